@@ -1,6 +1,7 @@
 """Compares known limits of real runs with those that feedrate names.
 
     python benchmarks/causes.py [--only WORD] [--log FILE] [--repeats 3] [--table results/causes.md]
+    python benchmarks/causes.py --advice [--log FILE]
 
 Needs root, cgroup v1, stress-ng, and a machine whose others do nothing: runs, and what disturbs them, are in
 cgroups that outweigh the rest of it a hundred times. Each run is a line of JSON in FILE; those that are there
@@ -15,6 +16,7 @@ import fcntl
 import json
 import mmap
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -26,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +36,12 @@ import namespaces
 import psutil
 from processes import AS_ROOT, feedrate
 
-from emulator.analysis.bound import LIMIT_NAMES
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.launch.scratch import ranks_in
 from emulator.record.out import read_result
+from emulator.record.result import CLIENT as CLIENT_KINDS
 from emulator.record.result import Point
+from emulator.units import parse_rate
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "tests" / "lab"
@@ -84,6 +88,8 @@ class Case:
     fast: bool = False
     """Memory answers, and is asked for more than two cores can take: the client is the limit."""
     loaders: tuple[str, ...] = ("direct", "torch")
+    flag: str = ""
+    """A flag that must be raised."""
 
 
 def hog(*words: object) -> Trouble:
@@ -221,17 +227,75 @@ def quota(cores: float) -> Iterator[tuple[list[str], object]]:
 
 
 @contextmanager
-def device(rate: int) -> Iterator[tuple[list[str], object]]:
-    """A block device that gives so many bytes a second."""
+def device(rate: int = 0, *shared: float, cached: float = 0.0) -> Iterator[tuple[list[str], object]]:
+    """A block device that gives so many bytes a second, to reads of this run alone or to all.
+
+    `shared` is its latency, jitter and IOPS; `cached` is the share of the files that memory holds.
+    """
     folder = FOLDER / "device"
     script = LAB / "device.sh"
-    up = subprocess.run([script, "up", folder, "400M", str(rate)], check=True, capture_output=True, text=True)
+    words = [script, "up", folder, "700M", rate, *(("shared", *shared) if shared else ())]
+    up = subprocess.run(
+        [str(word) for word in words], check=True, capture_output=True, text=True,
+        env={**os.environ, "PYTHON": sys.executable},
+    )  # fmt: skip
     try:
-        shutil.copytree(DATA, folder / "mnt" / "data")
+        data = folder / "mnt" / "data"
+        shutil.copytree(DATA, data)
+        (folder / "mnt" / "other").write_bytes(os.urandom(2**26))
         os.sync()
-        yield [str(script), "in", up.stdout.strip()], folder / "mnt" / "data"
+        evict(folder / "mnt")
+        files = sorted(data.rglob("*.npz"))
+        for file in files[: round(cached * len(files))]:
+            file.read_bytes()
+        yield [str(script), "in", up.stdout.strip()], data
     finally:
         subprocess.run([script, "down", folder], check=True)
+
+
+def evict(folder: Path) -> None:
+    """Push the files of a folder out of the page cache."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def neighbour(running: Running) -> None:
+    """Somebody else reads from the device, four requests at a time."""
+    words = f"--name=other --filename={FOLDER}/device/mnt/other --rw=randread --bs=256k --direct=1"
+    command = ["fio", *words.split(), "--thread", "--numjobs=4", "--time_based", "--runtime=100"]
+    running.stack.callback(end, begin(command))
+
+
+def stopped(running: Running) -> None:
+    """The last rank and its workers are stopped for 60 % of the time."""
+
+    def keep() -> None:
+        with suppress(psutil.Error, IndexError):
+            while running.process.poll() is None:
+                last = running.ranks()[-1]
+                family = [last, *last.children(recursive=True)]
+                for pause, act in ((0.6, psutil.Process.suspend), (0.4, psutil.Process.resume)):
+                    for process in family:
+                        with suppress(psutil.Error):
+                            act(process)
+                    time.sleep(pause)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    running.stack.callback(thread.join)
+
+
+@contextmanager
+def late_opens(seconds: float) -> Iterator[tuple[list[str], object]]:
+    """Opening a file of the dataset takes so long."""
+    library, book = FOLDER / "slow.so", FOLDER / "book"
+    source = Path(__file__).with_name("slow_storage.c")
+    subprocess.run(["/usr/bin/cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    book.write_bytes(bytes(16))
+    words = f"path={DATA} late={seconds} share=1000 book={book}"
+    yield ["env", f"LD_PRELOAD={library}", f"SLOW_STORAGE={words}"], DATA
 
 
 @contextmanager
@@ -269,33 +333,29 @@ LATE = ("--storage", "shaped:2GB/s,40ms", *ONE_SAMPLE, *step(0.012))
 
 ONE = ("--set", "loader.workers=1")
 BARRIERS = ("--set", "training.sync=step")
-STORAGE, CLIENT, QUOTA, LOADER = (
-    ("bandwidth", "storage", "iops", "latency"),
-    ("client-cpu",),
-    ("cpu-quota",),
-    ("loader",),
-)
+STORAGE, CLIENT, QUOTA = ("bandwidth", "storage", "iops", "metadata"), ("client-cpu",), ("cpu-quota",)
+BANDWIDTH, TOO_FEW = ("bandwidth",), ("latency", "loader")
 
 CASES = (
     Case("nothing", ("compute",), ("-n", 1, "--steps", 80)),
     Case("nothing, hogs of nice 19", ("compute",), ("-n", 1, "--steps", 80), trouble=hog_nice(19)),
-    Case("shaped storage", STORAGE, ("-n", 4, "--storage", "shaped:160MB/s", "--steps", 60)),
-    Case("shaped storage, 1 rank", STORAGE, ("-n", 1, "--storage", "shaped:40MB/s", "--steps", 50)),
+    Case("shaped storage", BANDWIDTH, ("-n", 4, "--storage", "shaped:160MB/s", "--steps", 60)),
+    Case("shaped storage, 1 rank", BANDWIDTH, ("-n", 1, "--storage", "shaped:40MB/s", "--steps", 50)),
     Case(
         "shaped storage, barriers",
-        STORAGE,
+        BANDWIDTH,
         ("-n", 3, "--storage", "shaped:150MB/s", "--steps", 60, *BARRIERS),
     ),
     Case(
         "shaped storage, hogs of nice 19",
-        STORAGE,
+        BANDWIDTH,
         ("-n", 3, "--storage", "shaped:120MB/s", "--steps", 60),
         trouble=hog_nice(19),
     ),
-    Case("capped device", STORAGE, ("-n", 3, "--steps", 40), before=lambda: device(80 * 10**6)),
+    Case("capped device", BANDWIDTH, ("-n", 3, "--steps", 40), before=lambda: device(80 * 10**6)),
     Case(
         "capped device, barriers",
-        STORAGE,
+        BANDWIDTH,
         ("-n", 2, "--steps", 40, *BARRIERS),
         before=lambda: device(60 * 10**6),
     ),
@@ -340,22 +400,45 @@ CASES = (
     ),
     Case(
         "one reader",
-        LOADER,
+        ("loader",),
         ("-n", 1, "--cache", "warm", *ONE, *step(0.0005), "--steps", 2000),
         loaders=("direct",),
     ),
     Case(
         "one reader",
-        LOADER,
+        ("loader",),
         ("-n", 1, "--cache", "warm", *ONE, *step(0.002), "--steps", 500),
         loaders=("torch",),
     ),
-    Case("one reader, latency", LOADER, ("-n", 2, *LATE, *ONE, "--steps", 120)),
+    Case("one reader, latency", TOO_FEW, ("-n", 2, *LATE, *ONE, "--steps", 120)),
     Case(
         "tiny window, latency",
-        LOADER,
+        TOO_FEW,
         ("-n", 2, *LATE, "--steps", 120, "--set", "loader.prefetch=1", "--set", "loader.workers=4"),
         loaders=("direct",),
+    ),
+    Case("device of 600 IOPS", ("iops",), ("-n", 4, "--steps", 40), before=lambda: device(0, 0.0005, 0, 600)),
+    Case("device of 12 ms", ("latency",), ("-n", 1, "--steps", 40), before=lambda: device(0, 0.012)),
+    Case("files open late", ("metadata",), ("-n", 2, "--steps", 40), before=lambda: late_opens(0.1)),
+    Case(
+        "half-warm device",
+        ("memory",),
+        ("-n", 3, "--steps", 40, "--cache", "warm"),
+        before=lambda: device(20 * 10**6, cached=0.75),
+    ),
+    Case(
+        "neighbour on the device",
+        STORAGE,
+        ("-n", 3, "--steps", 60),
+        trouble=neighbour,
+        before=lambda: device(160 * 10**6, 0),
+        flag="neighbour",
+    ),
+    Case(
+        "a rank stopped for 60 %",
+        ("straggler",),
+        ("-n", 3, "--steps", 80, *BARRIERS),
+        trouble=later(0.0, stopped),
     ),
     Case(
         "slow link of one host",
@@ -364,6 +447,44 @@ CASES = (
         before=lambda: hosts(4, "80mbit"),
     ),
 )
+
+
+def advised(case: Case, text: str) -> tuple[Case, float] | None:
+    """The case as the advice `text` would have it, and the share of the demand that it promises."""
+    share = float(found[1]) / 100 if (found := re.search(r"would give (\d+)%", text)) else 1.0
+    if found := re.match(r"([\d.]+ [kMG]B/s) more would feed", text):
+        more = parse_rate(found[1])
+        return replace(case, before=lambda: device(round(80 * 10**6 + more))), share
+    if found := re.match(r"([\d,]+) more requests per second", text):
+        more = float(found[1].replace(",", ""))
+        return replace(case, before=lambda: device(0, 0.0005, 0, 600 + more)), share
+    if found := re.match(r"(\d+) workers instead", text):
+        return replace(case, words=(*case.words, "--set", f"loader.workers={found[1]}")), share
+    if "end them" in text:
+        return replace(case, trouble=None), share
+    if found := re.match(r"(\d+) cores? for the ranks", text):
+        return replace(case, before=lambda: quota(int(found[1]))), share
+    return None
+
+
+FOLLOWED = ("capped device", "device of 600 IOPS", "device of 12 ms", "stress-ng --cpu 4", "CPU quota of 0.4")
+"""Cases whose advice is followed, one of each class that has a number."""
+
+
+def follow(log: Path) -> None:
+    """Follow the advice of each class once, and compare its number with what happened then."""
+    for case in CASES:
+        for loader in case.loaders if case.name in FOLLOWED else ():
+            first = run(case, loader, 0)
+            if (found := advised(case, str(first["help"]))) is None:
+                print("no number", case.name, loader, first["help"], sep=" | ", flush=True)
+                continue
+            then = run(found[0], loader, 0)
+            row = {"advice": first["help"], "case": case.name, "loader": loader, "said": found[1]}
+            row |= {"before": first["x_ideal"], "then": then["x_ideal"]}
+            with log.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(row, flush=True)
 
 
 def run(case: Case, loader: str, number: int) -> dict[str, object]:
@@ -421,6 +542,7 @@ def facts(point: Point) -> dict[str, object]:
         "seconds": round(point.seconds, 1),
         "shares": {} if lost is None else {cause: round(getattr(lost, cause), 3) for cause in CAUSES},
         "flags": sorted(flag.name for flag in point.flags),
+        "help": point.bound.help or HELPS.get(point.bound.kind, ""),
         "evidence": point.bound.evidence,
     }
 
@@ -435,6 +557,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=86_400, help="no run begins after so long")
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--advice", action="store_true", help="follow the advice of each class once")
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
     GROUP.mkdir(exist_ok=True)
@@ -451,8 +574,11 @@ def main() -> None:
         words = feedrate("generate", DATA, "--recipe", "tiny", "--files", "128")
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was set up is taken down
+    if options.advice:
+        follow(options.log)
+        return
     began = time.monotonic()
-    known = {(row["case"], row["loader"], row["number"]) for row in done}
+    known = {(row["case"], row["loader"], row["number"]) for row in done if "number" in row}
     for number in range(options.repeats):
         for case in CASES:
             for loader in case.loaders:
@@ -463,8 +589,15 @@ def main() -> None:
                 if time.monotonic() - began > options.seconds:
                     sys.exit(75)
                 found = run(case, loader, number)
-                right = found["kind"] in case.limit
-                row = {"case": case.name, "loader": loader, "number": number, "limit": case.limit, **found}
+                right = found["kind"] in case.limit and case.flag in ("", *found["flags"])
+                row = {
+                    "case": case.name,
+                    "loader": loader,
+                    "number": number,
+                    "limit": case.limit,
+                    "right": right,
+                    **found,
+                }
                 with options.log.open("a") as log:
                     log.write(json.dumps(row) + "\n")
                 shown = {key: value for key, value in found.items() if key not in ("evidence", "flags")}
@@ -478,12 +611,13 @@ def leave_group() -> None:
         GROUP.rmdir()
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The confusion matrix, and every cause."""
+def table(every: Sequence[dict[str, Any]]) -> str:
+    """The confusion matrix, every cause, and what became of the advice."""
+    rows = [row for row in every if "number" in row]
     matrix = Counter((row["limit"][0], row["kind"]) for row in rows)
-    right = sum(row["kind"] in row["limit"] for row in rows)
-    starved = [row for row in rows if row["limit"][0] in ("client-cpu", "cpu-quota")]
-    blamed = sum(row["kind"] in STORAGE for row in starved)
+    right = sum(row["right"] for row in rows)
+    clients = [row for row in rows if row["limit"][0] in CLIENT_KINDS]
+    blamed = sum(row["kind"] in STORAGE for row in clients)
     lines = [
         "# Who is blamed: runs whose limit is known",
         "",
@@ -491,7 +625,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "",
         f"{len(rows)} real runs of about 5 s on two cores, one after the other; {right} "
         f"({right / max(1, len(rows)):.1%}) name the known limit.",
-        f"Of {len(starved)} whose client was short of CPU, {blamed} blame the storage.",
+        f"Of {len(clients)} whose limit is the client or its settings, {blamed} blame the storage.",
         "",
         "| known limit | " + " | ".join(KINDS) + " |",
         "|---" * (len(KINDS) + 1) + "|",
@@ -505,6 +639,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for name, loader in dict.fromkeys((row["case"], row["loader"]) for row in rows):
         same = [row for row in rows if (row["case"], row["loader"]) == (name, loader)]
         lines.append(f"| {name} | {loader} | {' | '.join(summary(same))} |")
+    lines += ["", "Advice that was followed, once a class, with the share of the demand:", ""]
+    lines += ["| cause | loader | before | advice | said | then |", "|---" * 6 + "|"]
+    for row in every:
+        if "advice" in row:
+            shares = f"{row['advice']} | {row['said']:.2f} | {row['then']:.2f}"
+            lines.append(f"| {row['case']} | {row['loader']} | {row['before']:.2f} | {shares} |")
     return "\n".join(lines) + "\n"
 
 
@@ -520,7 +660,7 @@ def summary(same: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     most = [f"{cause} {share / total:.0%}" for cause, share in shares.most_common(3) if share > 0.05 * total]
     x = sum(row["x_ideal"] for row in same) / len(same)
     here = sum(row["au_here"] or 0.0 for row in same) / len(same)
-    right = sum(row["kind"] in row["limit"] for row in same)
+    right = sum(row["right"] for row in same)
     named = ", ".join(Counter(row["kind"] for row in same))
     lost = ", ".join(most) if min(x, here) < 0.95 else ""
     return named, f"{right} of {len(same)}", f"{x:.2f}", f"{here:.2f}", lost

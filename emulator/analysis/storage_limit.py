@@ -50,10 +50,15 @@ def storage_limit(
         return memory
     if point.read_seconds is None or not probes:
         return None
-    if (point.open_seconds or 0.0) > point.read_seconds:
-        return _metadata(point)
     wanted = _request_bytes(point, reading)
     size = min((probe.request_bytes for probe in probes), key=lambda one: abs(math.log(one / wanted)))
+    alone = min((one for one in probes if one.request_bytes == size), key=lambda one: one.depth)
+    opened, read = point.open_seconds or 0.0, point.read_seconds
+    if reading.read_ahead:  # a library opens within its call: the probe opens a file for each request
+        opened = point.samples * max(0.0, alone.depth / alone.requests_per_second - alone.latency_seconds)
+        read -= opened
+    if opened > read:
+        return _metadata(point, opened, read)
     best = max(probes, key=lambda probe: probe.bytes_per_second)
     most = max(best.bytes_per_second, *(other.bytes_per_second for other in (point, *others)))
     iops = _iops_of(probes, point, wanted)
@@ -61,7 +66,6 @@ def storage_limit(
     # shows that the probe met another limit.
     if REACHED <= iops.rate / iops.most <= 1 / REACHED:
         return _iops(point, iops, best)
-    alone = min((one for one in probes if one.request_bytes == size), key=lambda one: one.depth)
     slower = point.read_seconds * wanted / max(1, point.bytes) / alone.latency_seconds
     same = [one.requests_per_second for one in probes if one.request_bytes == best.request_bytes]
     flat = len(same) > 1 and max(same) < FLAT * max(same[:-1])
@@ -115,10 +119,9 @@ def from_memory(point: Point) -> Bound | None:
     return Bound(kind="memory", evidence=(f"{share:.0%} of the bytes came from the page cache",))
 
 
-def _metadata(point: Point) -> Bound:
-    opened, read = point.open_seconds or 0.0, point.read_seconds or 0.0
+def _metadata(point: Point, opened: float, read: float) -> Bound:
     evidence = (
-        f"opening files took {opened / (opened + read):.0%} of the time of reading, "
+        f"opening files took {min(1.0, opened / (opened + read)):.0%} of the time of reading, "
         f"{show_seconds(opened / max(1, point.samples))} a sample",
     )
     return Bound(kind="metadata", evidence=evidence, help="more samples a file would need fewer opens")

@@ -99,8 +99,20 @@ def test_as_many_workers_as_it_says_feed_as_many_as_it_says(latency, most, ranks
 def test_files_that_take_longer_to_open_than_to_read_are_metadata():
     model = Model(latency=1e-3, bandwidth=1e9, iops=1e5)
     found = replace(model.point(2, 2, 128 * KIB, 1e9), read_seconds=5.0, open_seconds=15.0)
-    reading = Reading(request_bytes=128 * KIB, workers=2, read_ahead=True)
+    reading = Reading(request_bytes=128 * KIB, workers=2, read_ahead=False)
     assert storage_limit(found, model.probes(128 * KIB), reading).kind == "metadata"
+
+
+def test_what_a_library_takes_to_open_a_file_is_what_the_probe_took():
+    """Forty seconds of reading a thousand samples, of which opening took 30 ms each."""
+    model = Model(latency=1e-3, bandwidth=1e9, iops=1e5)
+    late = [
+        replace(one, requests_per_second=one.depth / (30e-3 + one.latency_seconds))
+        for one in model.probes(128 * KIB)
+    ]
+    found = replace(model.point(2, 2, 128 * KIB, 1e9), open_seconds=0.0)
+    reading = Reading(request_bytes=128 * KIB, workers=2, read_ahead=True)
+    assert storage_limit(found, late, reading).kind == "metadata"
 
 
 def test_bytes_that_the_device_did_not_read_came_from_memory():

@@ -18,7 +18,7 @@ up)
         "${PYTHON:-python3}" "$(dirname "$0")/medium.py" "$folder/backing" "$folder/image" "$4" "${@:6}"
     fi
     loop=$(losetup -f --show --direct-io=on "$folder/image")
-    mkfs.ext4 -q "$loop"
+    mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$loop" # or the kernel writes to it for minutes
     mount -o noatime "$loop" "$folder/mnt"
     mountpoint -q "$folder/mnt"
     group=$(group_of "$folder")
@@ -38,7 +38,9 @@ down)
     loop=$(findmnt -no SOURCE "$2/mnt")
     umount "$2/mnt"
     losetup -d "$loop"
-    if findmnt "$2/image" >/dev/null; then umount "$2/image"; fi
+    while findmnt "$2/image" >/dev/null; do # the loop device lets go of it in its own time
+        umount "$2/image" 2>/dev/null || sleep 0.1
+    done
     rm -f "$2/image" "$2/backing"
     rmdir "$(group_of "$2")"
     ;;
