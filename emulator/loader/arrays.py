@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,7 +62,9 @@ def _opened(whole: WholeReader, index: int, part: str, parts: Sequence[str], sta
     if path is not None:
         return _File(path[0], path[1], path[0])
     blob = stack.enter_context(whole.open(index, part, parts))
-    file = io.BufferedReader(PeekFile(partial(_peek, blob), blob.size), whole.block)
+    # np.load looks at a zip file's begin, its end, and its begin again: no block of it is read twice.
+    peek = lru_cache(maxsize=4)(partial(_peek, blob))
+    file = io.BufferedReader(PeekFile(peek, blob.size), whole.block)
     return _File(blob.name, blob.size, file)
 
 
