@@ -230,6 +230,14 @@ def unlike_job(workload: Workload) -> Flag | None:
     return Flag(name="unlike-job", value=abs(job.difference), threshold=UNLIKE, sentence=sentence)
 
 
+def unchecked_job(workload: Workload) -> Flag | None:
+    """The recording of the workload's job could not be checked by a replay."""
+    if not workload.job.unchecked:
+        return None
+    sentence = f"The recording of the job was not checked by a replay: {workload.job.unchecked}."
+    return Flag(name="unchecked-job", value=1.0, threshold=0.0, sentence=sentence)
+
+
 def percent(difference: float) -> str:
     """A relative difference of speeds, as 12 % faster."""
     return f"{abs(difference):.0%} {'faster' if difference > 0 else 'slower'}"

@@ -224,6 +224,8 @@ class JobSpec:
     it reads row groups of 100 rows. Results give the job's samples/s."""
     replay: ReplaySpec | None = None
     """None: it was not checked by a replay."""
+    unchecked: str = ""
+    """The reason why it could not be checked."""
 
     def __post_init__(self) -> None:
         positive(self, "samples")

@@ -21,6 +21,7 @@ from emulator.analysis.flags import (
     point_flags,
     short_run,
     small_dataset,
+    unchecked_job,
     unlike_job,
 )
 from emulator.analysis.here import here
@@ -63,7 +64,12 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
     """Return the result before its first point."""
     memory = sum(environment["memory_of_hosts"].values())
     small = None if job.storage.emulated else small_dataset(manifest.total, memory)
-    flags = (small, another_dataset(mismatch(job.workload, manifest)), unlike_job(job.workload))
+    flags = (
+        small,
+        another_dataset(mismatch(job.workload, manifest)),
+        unlike_job(job.workload),
+        unchecked_job(job.workload),
+    )
     return new_result(
         job.kind,
         command=job.command,

@@ -15,6 +15,7 @@ from emulator.analysis.flags import (
     point_flags,
     short_run,
     small_dataset,
+    unchecked_job,
     unlike_job,
 )
 from emulator.analysis.point import measured_au
@@ -152,6 +153,9 @@ def test_a_recording_whose_replay_differs_from_its_job_is_flagged():
     flag = unlike_job(replace(plain, job=JobSpec(replay=replace(job, replay_samples_per_second=80.0))))
     assert flag is not None and flag.value == pytest.approx(0.2) and flag.threshold == 0.05
     assert "20% slower than the job (80.0 samples/s, not 100.0): decoding" in flag.sentence
+    assert unchecked_job(plain) is None
+    flag = unchecked_job(replace(plain, job=JobSpec(unchecked="half of it came from memory")))
+    assert flag is not None and "half of it came from memory" in flag.sentence
 
 
 @pytest.mark.parametrize(

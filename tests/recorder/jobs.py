@@ -114,12 +114,25 @@ def train(loader: DataLoader, step: float, epochs: int = 1, steps: int = 10**9) 
     return done
 
 
+def train_ahead(loader: DataLoader, step: float, steps: int, every: int) -> int:
+    """Submit steps to an accelerator that takes `step` seconds for each; wait for it after `every` steps."""
+    free = time.perf_counter()
+    for number, _batch in enumerate(loader):
+        time.sleep(step / 20)  # the host's own time
+        free = max(free, time.perf_counter()) + step
+        if number % every == every - 1:
+            time.sleep(max(0.0, free - time.perf_counter()))
+        if number + 1 == steps:
+            break
+    return number + 1
+
+
 def main() -> None:
     kind, folder = sys.argv[1], Path(sys.argv[2])
     options = {key: json.loads(value) for key, _, value in (word.partition("=") for word in sys.argv[3:])}
     step, epochs, each = options.pop("step", 0.01), options.pop("epochs", 1), options.pop("each", 65536)
     status, steps = options.pop("status", 0), options.pop("steps", 10**9)
-    traced = options.pop("traced", False)
+    traced, every = options.pop("traced", False), options.pop("every", 0)
     options = {"batch_size": 4, "num_workers": 2, **options}
     if kind == "files":
         loader = DataLoader(Files(folder), shuffle=True, **options)
@@ -145,7 +158,8 @@ def main() -> None:
         raise SystemExit(status)
     if epochs == 1:  # as in `for batch in DataLoader(...)`, which keeps the iterator alone
         loader = iter(loader)
-    print("steps", train(loader, step, epochs, steps), flush=True)
+    done = train_ahead(loader, step, steps, every) if every else train(loader, step, epochs, steps)
+    print("steps", done, flush=True)
     if traced:
         status_file = Path("/proc/self/status").read_text()
         print("tracer", status_file.partition("TracerPid:")[2].split()[0], flush=True)

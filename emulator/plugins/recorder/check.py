@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -53,7 +53,17 @@ def check(written: Written, watch: Watch) -> Written:
     try:
         return _checked(written, watch)
     except FeedrateError as error:
-        return replace(written, unchecked=str(error))
+        return replace(_with_job(written, unchecked=str(error)), unchecked=str(error))
+
+
+def _with_job(written: Written, **facts: Any) -> Written:
+    """Return `written` with these fields of the workload's [job], and write them."""
+    if written.described is None:
+        return written
+    workload = written.described.workload
+    workload = replace(workload, job=replace(workload.job, **facts))
+    write_whole(written.folder / WORKLOAD, toml(workload))
+    return replace(written, described=replace(written.described, workload=workload))
 
 
 def _checked(written: Written, watch: Watch) -> Written:
@@ -101,9 +111,7 @@ def _checked(written: Written, watch: Watch) -> Written:
     if not found.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
         found = replace(found, why=_why(written, loader, replay, rows, found.difference, flags))
-    workload = replace(described.workload, job=replace(described.workload.job, replay=found))
-    write_whole(written.folder / WORKLOAD, toml(workload))
-    return replace(written, described=replace(described, workload=workload))
+    return _with_job(written, replay=found)
 
 
 def _cache(loader: Loader, workload: Workload) -> Literal["cold", "warm"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,18 @@ class Watch:
         self._used: dict[int, dict[str, int]] = {}  # process -> its last counters
         self._seen: dict[int, dict[str, int]] = {}  # `_used` when reads were seen for the last time
         self._begun: dict[int, dict[str, int]] = {}  # worker process -> its counters before its first batch
-        self._over: set[int] = set()  # processes whose last counters are final
-        self._alive: set[int] = set()
+        self._alive: set[int] = set()  # processes whose counters are polled
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "p": self._began,
+            "w": self._began,
+            "u": self._worker_ended,
+            "l": self._settings,
+            "s": self._delivered,
+            "x": self._epoch_ended,
+            "o": self._file_opened,
+            "d": self._accelerator,
+            "lost": self._events_lost,
+        }
         self._rest = b""
 
     def _group(self, process: int) -> object:
@@ -85,40 +95,48 @@ class Watch:
                 self.lost += 1
 
     def _event(self, event: Mapping[str, Any]) -> None:
-        kind = event["k"]
-        if kind == "s":
-            key = (_number(event, "p"), _number(event, "l"))
-            seen = self._loader(key)
-            if seen is not None:
-                numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
-                seen.track.add(*numbers, made=not seen.settings.auto_collation)
-        elif kind == "x":
-            seen = self._loader((_number(event, "p"), _number(event, "l")))
-            if seen is not None:
-                seen.track.ends[_number(event, "e")] = _number(event, "a")
-        elif kind == "l":
-            self._settings(event)
-        elif kind == "u":
-            process = _number(event, "p")
-            self._used[process] = _counters(event)
-            self._over.add(process)
-            self._alive.discard(process)
-        elif kind in ("p", "w"):
-            process = _number(event, "p")
-            self.processes += kind == "p"
-            self.tracer.parents.setdefault(process, _number(event, "pp"))
-            if kind == "w":
-                self._begun[process] = _counters(event)
-                self._add_maps(process, self._group(process))
-            if len(self._alive) < _MOST_POLLED:
-                self._alive.add(process)
-        elif kind == "o":
-            process = _number(event, "p")
-            self.reduction.named(self._group(process), str(event["f"]).encode(errors="surrogateescape"))
-        elif kind == "d":
-            self.accelerators[_number(event, "p")] = str(event["name"])[:100]
-        elif kind == "lost":
-            self.lost += _number(event, "n")
+        handle = self._handlers.get(event["k"])
+        if handle is not None:
+            handle(event)
+
+    def _delivered(self, event: Mapping[str, Any]) -> None:
+        seen = self._loader(_key(event))
+        if seen is not None:
+            numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
+            seen.track.add(*numbers, made=not seen.settings.auto_collation)
+
+    def _epoch_ended(self, event: Mapping[str, Any]) -> None:
+        seen = self._loader(_key(event))
+        if seen is not None:
+            seen.track.ends[_number(event, "e")] = _number(event, "a")
+
+    def _began(self, event: Mapping[str, Any]) -> None:
+        process = _number(event, "p")
+        self.processes += event["k"] == "p"
+        self.tracer.parents.setdefault(process, _number(event, "pp"))
+        if event["k"] == "w":
+            self._begun[process] = _counters(event)
+            self._add_maps(process, self._group(process))
+        self._watch_counters(process)
+
+    def _worker_ended(self, event: Mapping[str, Any]) -> None:
+        process = _number(event, "p")
+        self._used[process] = _counters(event)
+        self._alive.discard(process)
+
+    def _file_opened(self, event: Mapping[str, Any]) -> None:
+        group = self._group(_number(event, "p"))
+        self.reduction.named(group, str(event["f"]).encode(errors="surrogateescape"))
+
+    def _accelerator(self, event: Mapping[str, Any]) -> None:
+        self.accelerators[_number(event, "p")] = str(event["name"])[:100]
+
+    def _events_lost(self, event: Mapping[str, Any]) -> None:
+        self.lost += _number(event, "n")
+
+    def _watch_counters(self, process: int) -> None:
+        if len(self._alive) < _MOST_POLLED:
+            self._alive.add(process)
 
     def _loader(self, key: Key) -> _Seen | None:
         if key not in self.loaders and len(self.loaders) < MOST_LOADERS:
@@ -126,7 +144,7 @@ class Watch:
         return self.loaders.get(key)
 
     def _settings(self, event: Mapping[str, Any]) -> None:
-        key = (_number(event, "p"), _number(event, "l"))
+        key = _key(event)
         seen = self._loader(key)
         if seen is None:
             return
@@ -145,8 +163,7 @@ class Watch:
             seen.workers.add(process)
             self.reduction.move(self._group(process), key)
             self._owner[process] = key
-            if len(self._alive) < _MOST_POLLED:
-                self._alive.add(process)
+            self._watch_counters(process)
 
     def _add_maps(self, process: int, group: object) -> None:
         """Count the files that `process` has mapped, in `group`: no call shows those of its parent."""
@@ -183,8 +200,10 @@ class Watch:
         return any(self._group(process) in self.loaders for process in self.tracer.asynchronous)
 
     def found(self, host: str) -> list[tuple[Loader, Table]]:
-        """All loaders that delivered anything, with their steps; those of a process with the same settings
-        are one."""
+        """Return the loaders that delivered batches, each with its steps.
+
+        Loaders of a process that have the same settings count as one.
+        """
         self._give_reads_of_main()
         for key, seen in self.loaders.items():
             if seen.settings.marked:
@@ -240,7 +259,7 @@ class Watch:
         return found
 
     def _read_ahead(self, key: Key, seen: _Seen) -> Settings:
-        """The settings of a job that marks its steps, with as many workers as other threads read for it."""
+        """Return the settings of a job that marks its steps, with the threads that read for it as workers."""
         readers = self.reduction.group(key).readers
         total, own = sum(readers.values()), readers[seen.thread]
         if not total or own > total / 2:
@@ -257,8 +276,7 @@ class Watch:
         return sorted({path for group in groups for path in group.paths.values()})
 
     def _give_reads_of_main(self) -> None:
-        """Without a tracer, files that a process opens itself belong to its loader without workers, if it has
-        one alone."""
+        """Without a tracer, assign files that a process opens itself to its first loader without workers."""
         if self.traced:
             return
         inside: dict[int, list[Key]] = {}
@@ -269,7 +287,7 @@ class Watch:
             self.reduction.move(process, keys[0])
 
     def _counters(self, keys: list[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
-        """What the processes of the loaders `keys` have read by the time that their counters were `used`."""
+        """Return the counters `used`, since the processes of the loaders `keys` began, summed over them."""
         total: dict[str, int] = {}
         for key in keys:
             seen = self.loaders[key]
@@ -316,6 +334,10 @@ def _mapped_files(process: int) -> list[tuple[bytes, int]]:
             begin, end = (int(number, 16) for number in where.split(b"-"))
             found.append((path[0], end - begin))
     return [one for one in found if one[0] not in programs]
+
+
+def _key(event: Mapping[str, Any]) -> Key:
+    return _number(event, "p"), _number(event, "l")
 
 
 def _number(event: Mapping[str, Any], name: str) -> int:
