@@ -296,19 +296,17 @@ def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
 
 
-def test_a_probe_that_could_not_be_removed_keeps_nobody_out(tmp_path: Path, monkeypatch) -> None:
-    out, unlink, failed = tmp_path / "out", Path.unlink, []
+def test_a_first_write_that_fails_leaves_no_folder_and_keeps_nobody_out(tmp_path: Path, monkeypatch) -> None:
+    def fails(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name != LOCK:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def fails_once(path: Path, missing_ok: bool = False) -> None:
-        if path.name.startswith(".feedrate-probe") and not failed:
-            failed.append(path)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        unlink(path, missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", fails_once)
-    with pytest.raises(StorageError):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(os, "fsync", fails)
         ResultFolder.create(out, result(), force=False)
-    assert failed and not out.exists()
+    assert not out.exists()
+    ResultFolder.create(out, result(), force=False).close()
 
 
 def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
