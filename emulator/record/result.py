@@ -317,7 +317,7 @@ class Probe:
     device_requests_per_second: float | None = None
     """Read requests that the dataset's device completed, all hosts: large ones are split. None: unknown."""
     cores: float = 0.0
-    """CPU seconds of a probing process per second, mean over hosts."""
+    """Seconds per second that a probe's threads were on a core or waited for one, host's mean."""
 
     @property
     def bytes_per_second(self) -> float:

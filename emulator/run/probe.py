@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,7 +139,7 @@ class _Reads(NamedTuple):
     seconds: float
     """Seconds from the begin of the first request to the end of the last one."""
     cores: float
-    """CPU seconds of this process per second."""
+    """Seconds per second that its threads were on a core or waited for one."""
 
 
 def _read(
@@ -149,7 +150,8 @@ def _read(
     times: list[float] = []
     sizes: list[int] = []
     failed: list[FeedrateError] = []
-    begin, used = time.monotonic(), time.process_time()
+    busy: list[float] = []
+    begin = time.monotonic()
 
     def read(number: int) -> None:
         draw, buffer, done = np.random.default_rng((seed, number)), aligned_buffer(size), 0
@@ -163,6 +165,7 @@ def _read(
                     sizes.append(blob.read_into(at, buffer))
                     times.append(time.monotonic() - before)
                 done += 1
+            busy.append(_busy_seconds())
         except FeedrateError as error:
             failed.append(error)
 
@@ -174,4 +177,11 @@ def _read(
     if failed:
         raise failed[0]
     took = time.monotonic() - begin
-    return _Reads(times, sum(sizes), took, (time.process_time() - used) / took)
+    return _Reads(times, sum(sizes), took, sum(busy) / took)
+
+
+def _busy_seconds() -> float:
+    """Return the seconds that this thread was on a core or waited for one; 0 without schedstat."""
+    with suppress(OSError):
+        return sum(map(int, Path("/proc/thread-self/schedstat").read_text().split()[:2])) * 1e-9
+    return 0.0

@@ -69,6 +69,8 @@ def _storage_says(question: Question, result: RunResult) -> str:
         return f"{place} feeds {feeds(whole_accelerators(knee.n_au))}, {sure}."
     if knee.kind == "below":
         return f"{place} does not feed {feeds(min(point.ranks for point in result.points))}."
+    if knee.kind == "at-least" and not knee.fed:
+        return f"Whether {place} feeds {feeds(1)} is not known: the client was the limit."
     if knee.kind == "at-least":
         return f"{place} feeds at least {feeds(knee.fed or 0)}: the client was the limit beyond."
     starved = f", fewer than {knee.starved}" if knee.starved else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -124,3 +125,16 @@ def test_other_axes_and_small_samples_are_refused() -> None:
         crop_of(sample((4, 4, 4)), (5, 4, 4), random, "s")
     with pytest.raises(DatasetError, match=r"shape \[4, 4\].*set loader.crop to \[\]"):
         crop_of(sample((4, 4)), (2, 2, 2), random, "s")
+
+
+@pytest.mark.parametrize("edge", [20, 60])
+def test_np_load_of_a_shaped_file_takes_its_bytes_once(tmp_path: Path, edge: int) -> None:
+    shape = (1, edge, edge, edge)
+    arrays = {"x": np.random.default_rng(1).random(shape, np.float32), "y": np.zeros(shape, np.uint8)}
+    np.savez(tmp_path / "made.npz", **arrays)
+    files = as_files(tmp_path, "npz", [(tmp_path / "made.npz").read_bytes()])
+    storage = ShapedStorage(files.storage(), limiter := NodeLimiter.create(1e12, 0.0, 0))
+    limiter.unlink()
+    with closing(limiter):
+        load_sample(WholeReader(storage, files, format_named("npz"), 2**20), 0)
+    assert storage.stats.snapshot().bytes < 1.05 * files.sizes[0]

@@ -34,6 +34,7 @@ def says(found: Knee, workload: str = "unet3d-a100") -> str:
         (knee(1.996, None, ""), "feeds 2 A100s (3D"),
         (replace(NO_NUMBER, kind="below"), "does not feed 1 A100 (3D"),
         (replace(NO_NUMBER, kind="at-least", fed=1), "feeds at least 1 A100 (3D"),
+        (replace(NO_NUMBER, kind="at-least", fed=None), "feeds 1 A100 (3D U-Net on KiTS19) is not known"),
         (replace(NO_NUMBER, kind="not-identifiable", fed=4, starved=9), "at least 4 A100s (3D"),
     ],
 )
