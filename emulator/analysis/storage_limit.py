@@ -89,14 +89,14 @@ class _Requests(NamedTuple):
 
 def _iops_of(probes: Sequence[Probe], point: Point, request_bytes: float) -> _Requests:
     devices = [host.device for host in point.hosts if host.device is not None]
-    limited = [probe for probe in probes if probe.cores < PROBES_OWN]
-    known = [one.device_requests_per_second for one in limited if one.device_requests_per_second is not None]
+    known = [one for one in probes if one.device_requests_per_second is not None]
     count = sum(device.requests for device in devices)
-    if not known or not count:
-        most = max((probe.requests_per_second for probe in limited), default=math.inf)
-        return _Requests(request_bytes, point.bytes_per_second / request_bytes, most)
-    size = sum(device.bytes for device in devices) / count
-    return _Requests(size, point.bytes_per_second / size, max(known))
+    size, rates = request_bytes, [(one.requests_per_second, one.cores) for one in probes]
+    if known and count:
+        size = sum(device.bytes for device in devices) / count
+        rates = [(one.device_requests_per_second or 0.0, one.cores) for one in known]
+    most, cores = max(rates)
+    return _Requests(size, point.bytes_per_second / size, most if cores < PROBES_OWN else math.inf)
 
 
 def _request_bytes(point: Point, reading: Reading) -> float:

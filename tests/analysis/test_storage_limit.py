@@ -144,6 +144,11 @@ def test_a_rate_that_grew_with_requests_in_flight_is_no_bandwidth():
 @pytest.mark.parametrize(("cores", "kind"), [(0.3, "iops"), (0.98, "latency")])
 def test_requests_that_the_probes_process_had_no_time_to_make_are_no_limit_of_iops(cores, kind):
     model = Model(latency=1e-3, bandwidth=1e10, iops=3000)
-    probes = [replace(one, cores=cores) for one in model.probes(128 * KIB)]
+    probes = [
+        replace(one, cores=cores, requests_per_second=1.01 * one.requests_per_second)
+        if one.request_bytes == 4 * KIB
+        else one
+        for one in model.probes(128 * KIB)
+    ]
     reading = Reading(request_bytes=128 * KIB, workers=3, read_ahead=True)
     assert storage_limit(model.point(1, 3, 128 * KIB, 1e9), probes, reading).kind == kind
