@@ -69,6 +69,10 @@ def storage_limit(
     slower = point.read_seconds * wanted / max(1, point.bytes) / alone.latency_seconds
     same = [one.requests_per_second for one in probes if one.request_bytes == best.request_bytes]
     flat = len(same) > 1 and max(same) < FLAT * max(same[:-1])
+    flat = flat or any(
+        other.ranks >= 2 * point.ranks and other.bytes_per_second < FLAT * point.bytes_per_second
+        for other in others
+    )
     if point.bytes_per_second >= REACHED * most and (flat or slower > ALONE):
         return _bandwidth(point, most)
     if slower <= ALONE:
@@ -162,6 +166,8 @@ def _latency(point: Point, probes: Sequence[Probe], reading: Reading, alone: Pro
     )
     wanted = min(most, _demand(point)) / point.bytes_per_second
     workers = math.ceil(reading.workers * wanted)
+    if workers <= reading.workers:  # nothing had more in flight: how much that would give is not known
+        return Bound(kind="latency", evidence=evidence)
     text = f"{workers} workers instead of {reading.workers} would {_feed(point, most)}"
     if reading.read_ahead:
         first = min(one.depth for one in probes)

@@ -137,8 +137,12 @@ def test_a_rate_that_grew_with_requests_in_flight_is_no_bandwidth():
     model = Model(latency=12e-3, bandwidth=4e9, iops=1e6)
     probes = [one for one in model.probes(4 * MIB) if one.request_bytes * one.depth <= 16 * MIB]
     reading = Reading(request_bytes=4 * MIB, workers=4, read_ahead=False)
-    bound = storage_limit(model.point(1, 4, 4 * MIB, 4e9), probes, reading)
-    assert bound.kind == "latency"
+    found = model.point(1, 4, 4 * MIB, 4e9)
+    assert storage_limit(found, probes, reading).kind == "latency"
+    twice = replace(found, ranks=2)
+    assert storage_limit(found, probes, reading, [twice]).kind == "bandwidth", (
+        "twice the requests got no more"
+    )
 
 
 @pytest.mark.parametrize(("cores", "kind"), [(0.3, "iops"), (0.98, "latency")])
