@@ -462,7 +462,7 @@ def advised(case: Case, text: str) -> tuple[Case, float] | None:
         return replace(case, words=(*case.words, "--set", f"loader.workers={found[1]}")), share
     if "end them" in text:
         return replace(case, trouble=None), share
-    if found := re.match(r"(\d+) cores? for the ranks", text):
+    if found := re.match(r"a quota of (\d+) cores? for the ranks", text):
         return replace(case, before=lambda: quota(int(found[1]))), share
     return None
 
@@ -471,10 +471,10 @@ FOLLOWED = ("capped device", "device of 600 IOPS", "device of 12 ms", "stress-ng
 """Cases whose advice is followed, one of each class that has a number."""
 
 
-def follow(log: Path) -> None:
+def follow(log: Path, only: str) -> None:
     """Follow the advice of each class once, and compare its number with what happened then."""
     for case in CASES:
-        for loader in case.loaders if case.name in FOLLOWED else ():
+        for loader in case.loaders if case.name in FOLLOWED and only in case.name else ():
             first = run(case, loader, 0)
             if (found := advised(case, str(first["help"]))) is None:
                 print("no number", case.name, loader, first["help"], sep=" | ", flush=True)
@@ -575,7 +575,7 @@ def main() -> None:
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was set up is taken down
     if options.advice:
-        follow(options.log)
+        follow(options.log, options.only)
         return
     began = time.monotonic()
     known = {(row["case"], row["loader"], row["number"]) for row in done if "number" in row}

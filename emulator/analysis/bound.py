@@ -234,6 +234,8 @@ def cores_wanted(point: Point) -> str:
         return ""
     wanted = max(1, math.ceil(used / here))
     fed = f"{counted(wanted, 'core')} for the ranks alone would feed {point.ranks}"
+    if point.starved is not None and point.starved.quota > point.starved.cores:
+        return f"a quota of {fed}"  # whoever uses the other cores
     others = sum((host.busy_share or 0.0) * host.cores for host in point.hosts) - used
     if others > OTHERS * cores:
         return f"other programs use {others:.1f} of the {counted(cores, 'core')}: end them; {fed}"
