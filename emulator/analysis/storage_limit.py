@@ -48,7 +48,7 @@ def storage_limit(
     """The limit that a point met whose accelerators starved for the storage; None if it is not told apart."""
     if (memory := from_memory(point)) is not None:
         return memory
-    if point.read_seconds is None or not probes:
+    if not point.read_seconds or not probes:
         return None
     wanted = _request_bytes(point, reading)
     size = min((probe.request_bytes for probe in probes), key=lambda one: abs(math.log(one / wanted)))
