@@ -19,6 +19,7 @@ pytestmark = pytest.mark.mpi
 WORDS = ("-w", "unet3d-tiny", "--storage", "shaped:400MB/s", "--up-to", 8)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(170)
 def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> None:
     place, out = tmp_path / "place", tmp_path / "out"
@@ -37,6 +38,7 @@ def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> No
     assert shown.status == 0, shown.err
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(120)
 def test_an_existing_dataset_is_used_and_stays(tiny: Path, tmp_path: Path) -> None:
     before = sorted(path.name for path in tiny.rglob("*"))
