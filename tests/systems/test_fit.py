@@ -15,6 +15,7 @@ from emulator.plugins.systems.fit_results import fit_results
 from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,
+    forecast,
     on_paper,
     predict,
     rank_plan_of,
@@ -25,6 +26,8 @@ from emulator.plugins.systems.simulate import simulate, sweep
 from emulator.plugins.systems.sizing import utilisation
 from emulator.plugins.systems.system import (
     ClientSystem,
+    Evidence,
+    Fitted,
     StorageSystem,
     System,
     load_system,
@@ -192,6 +195,51 @@ def test_what_a_system_describes_is_kept_and_what_waited_for_a_core_is_not():
         point, bound=Bound(kind="storage", evidence=()), starved=Starved(seconds=0.4 * whole, cores=0.2)
     )
     assert described([point, late, busy, crowded]) == [point, late]
+
+
+A100_OF_7 = Evidence(ranks=7, hosts=1, rate=0.974 * 7 * 1.6e9, efficiency=0.974)
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked", "low", "high"),
+    [
+        (A100_OF_7, (3.2e9, 2, 1), 0.949, 1.0),  # H100: twice the loss per byte, and less in all
+        (A100_OF_7, (1.6e9, 7, 2), 0.974, 1.0),  # another host takes nothing away
+        (replace(A100_OF_7, hosts=2), (1.6e9, 7, 1), 0.0, 0.974),  # a host alone may have a limit
+        (A100_OF_7, (1.6e9, 14, 1), 0.487, 0.974),  # what 7 read is there for 14
+        (A100_OF_7, (0.8e9, 28, 1), 0.2467, 1.0),  # slower accelerators may wait less
+        (Evidence(ranks=16, hosts=1, rate=12.8e9, efficiency=0.5), (1.6e9, 12, 1), 0.5, 2 / 3),
+    ],
+)
+def test_what_was_measured_bounds_what_may_be(seen, asked, low, high):
+    found = Fitted(results=(), workload="w", seen=(seen,), identified=False).between(*asked)
+    assert found == (pytest.approx(low, abs=1e-3), pytest.approx(high, abs=1e-3))
+
+
+def test_a_forecast_is_within_what_was_measured():
+    """One count has two explanations, a latency or a cost of steps, that differ for faster accelerators."""
+    (seen,) = measured(System(clients=ClientSystem(step_cost=0.005)), (4,))
+    found = fit(["OUT"], TINY, [seen]).system
+    faster = replace(
+        TINY, accelerator=replace(TINY.accelerator, step_seconds=TINY.accelerator.step_seconds / 2)
+    )
+    low, high = found.fit.between(faster.demand, 2, 1)
+    guess = forecast(on_paper(faster, found, 2, steps=30), 2)
+    error = np.exp(found.run_error)
+    assert low / error - 1e-9 <= guess.interval[0] <= guess.predicted.point.x_ideal <= guess.interval[1]
+    assert high == 1.0
+
+
+def test_imported_points_are_fitted_too():
+    result, _ = simulated_on_hosts()
+    (point,) = result.points
+    unknown = replace(point, x_ideal=np.nan)
+    imported = replace(result, kind="imported", points=(replace(point, x_ideal=0.9), unknown))
+    (seen,) = seen_in(imported, lambda _: [])
+    assert (seen.ranks, seen.hosts, seen.efficiency) == (4, 2, 0.9)
+    assert seen.rate == pytest.approx(0.9 * 4 * TINY.demand)
+    with pytest.raises(SpecError, match="no point whose AU could be recomputed"):
+        seen_in(replace(imported, points=(unknown,)), lambda _: [])
 
 
 def test_each_count_is_predicted_from_the_others_beside_two_guesses():

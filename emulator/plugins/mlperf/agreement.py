@@ -353,6 +353,11 @@ def _of_logs(
         if nominal and not np.allclose(block.compute, step, rtol=_EXACT):
             yield f"{where}: compute is {block.compute.min():g} to {block.compute.max():g} s, not {step:g}"
             return
+        # A step that is longer in the log than it was leaves no time for the barriers.
+        own, by_au = block.proc[1:].sum(), block.compute[1:].sum() / block.au if block.au else np.inf
+        if own > by_au * (1 + _EXACT):
+            yield f"{where}: steps after the first are {own:.4g} s long, with barriers {by_au:.4g} by its AU"
+            return
     samples, steps = defaultdict[int, float](float), defaultdict[int, int](int)
     for block in blocks:
         samples[block.epoch] += block.throughput * block.steps

@@ -17,9 +17,9 @@ import numpy as np
 
 from emulator.analysis.drift import student_t
 from emulator.config.workload import Workload
-from emulator.plugins.systems.model import ALONE, FitModel, having
+from emulator.plugins.systems.model import FitModel, having
 from emulator.plugins.systems.seen import Seen
-from emulator.plugins.systems.system import SOFT, ClientSystem, Evidence, Fitted, Parameters, System
+from emulator.plugins.systems.system import ALONE, SOFT, ClientSystem, Evidence, Fitted, Parameters, System
 
 CONFIDENCE = 3.84
 """Reduction of the loss, in s^2, that an unknown must bring: 95 % quantile of chi-squared with 1 degree of

@@ -12,7 +12,7 @@ import numpy as np
 from emulator.config.workload import Workload
 from emulator.plugins.systems.fit import Fit, fit
 from emulator.plugins.systems.model import having
-from emulator.plugins.systems.predict import efficiency_interval, on_paper, predict
+from emulator.plugins.systems.predict import forecast, on_paper, predict
 from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import System, on_hosts
 
@@ -60,15 +60,15 @@ def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
             continue
         system, steps = on_hosts(fitted.system, left[0].hosts), len(left[0].size)
         simulation = on_paper(workload, system, ranks, files=left[0].samples, steps=steps)
-        point = predict(simulation, ranks).point
+        guess = forecast(simulation, ranks)
         most = max(one.efficiency * one.ranks for one in others)
         found.append(
             HeldOut(
                 ranks=ranks,
                 measured=statistics.mean(one.efficiency for one in left),
-                simulated=point.x_ideal,
+                simulated=guess.predicted.point.x_ideal,
                 least=system.lower_bound,
-                interval=efficiency_interval(simulation, ranks, 0, point),
+                interval=guess.interval,
                 constant=statistics.mean(one.efficiency for one in others),
                 cap=min(1.0, most / ranks),
             )

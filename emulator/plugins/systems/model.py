@@ -26,10 +26,7 @@ from emulator.config.workload import Workload
 from emulator.plugins.systems.predict import scene_on
 from emulator.plugins.systems.scene import Played, play
 from emulator.plugins.systems.seen import Seen
-from emulator.plugins.systems.system import ClientSystem, Parameters, System
-
-ALONE = 0.995
-"""Efficiency from which a rank counts as losing nothing."""
+from emulator.plugins.systems.system import ALONE, ClientSystem, Parameters, System
 
 
 def having(parameters: Parameters, name: str, value: float) -> Parameters:

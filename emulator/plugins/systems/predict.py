@@ -256,16 +256,38 @@ def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostS
     return tuple(found)
 
 
-def efficiency_interval(simulation: Simulation, ranks: int, number: int, point: Point) -> tuple[float, float]:
-    """Return the 95 % interval of throughput / ideal of one run at `ranks`, about the prediction `point`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A predicted point with the uncertainty of a run there."""
 
-    It spans what else the system may be (`System.alternatives`) and run-to-run variation. Of a system that is
-    only described, also what its limit alone would give, without barriers and samples that differ.
+    predicted: Predicted
+    interval: tuple[float, float]
+    """95 % interval of throughput / ideal of one run."""
+
+
+def forecast(simulation: Simulation, ranks: int, number: int = 0) -> Forecast:
+    """Return the prediction of `ranks` ranks and its interval, which holds every system that it may be.
+
+    A fitted system may be each of its alternatives, within what the measured counts allow (`Fitted.between`).
+    A system that is only described may have a soft limit, or feed what its limit alone gives, without
+    barriers and samples that differ. Run-to-run variation widens the interval.
     """
-    system, workload, found = simulation.system, simulation.workload, [point.x_ideal]
-    for other in system.alternatives:
-        found.append(predict(replace(simulation, system=other), ranks, number).point.x_ideal)
-    if system.fit is None and (full := cap(system, workload)):
-        found.append(min(1.0, full / ranks))
-    error = math.exp(system.run_error)
-    return min(found) / error, 1.0 if system.lower_bound else min(1.0, max(found) * error)
+    system, workload, error = simulation.system, simulation.workload, math.exp(simulation.system.run_error)
+    trials = [
+        predict(replace(simulation, system=one), ranks, number) for one in (system, *system.alternatives)
+    ]
+    shares = [trial.point.x_ideal for trial in trials]
+    floor, ceiling = 0.0, 1.0
+    if system.fit is not None and math.isfinite(workload.demand):
+        hosts = min(system.clients.hosts or 1, ranks)
+        floor, ceiling = system.fit.between(workload.demand, ranks, hosts)
+        floor, ceiling = floor / error, min(1.0, ceiling * error)
+    elif full := cap(system, workload):
+        shares.append(min(1.0, full / ranks))
+    low, high = min(shares) / error, ceiling if system.lower_bound else max(shares) * error
+    interval = min(max(low, floor), ceiling), max(min(high, ceiling), floor)
+    # The fit's own choice, unless what was measured excludes it here.
+    nearest = min(
+        trials, key=lambda trial: abs(np.clip(trial.point.x_ideal, *interval) - trial.point.x_ideal)
+    )
+    return Forecast(predicted=nearest, interval=interval)

@@ -20,14 +20,17 @@ from emulator.analysis.throughput import KINDS_OF_STEPS, durations, kind_of_step
 from emulator.config.workload import Workload, stored_workload
 from emulator.errors import SpecError
 from emulator.order import plan_for
+from emulator.plugins.systems.predict import batch_bytes, on_paper, rank_plan_of
 from emulator.plugins.systems.scene import Bools
-from emulator.plugins.systems.system import Evidence
+from emulator.plugins.systems.system import Evidence, System
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
 
 PLAYED, LEAST_STEPS = 200_000, 200
 """Batches of a count that are played again, at most, but for so many steps of each rank: playing 500,000 of
 each of two counts took a minute more, and the mean size of 200,000 is that of all within 0.04 %."""
+PUBLISHED_STEPS = 16
+"""Steps of each rank that an imported count is played on."""
 SLOW_HOST = 0.10
 """Share of accelerator time by which one host may serve its ranks worse than another."""
 DISTURBED = 0.05
@@ -81,16 +84,37 @@ def _disturbed(point: Point) -> bool:
     return short > DISTURBED * point.ranks * point.seconds
 
 
+def published(workload: Workload, point: Point) -> Seen | None:
+    """Return an imported point on drawn batches: it does not say which bytes each step read.
+
+    None where no AU could be recomputed.
+    """
+    if not point.x_ideal > 0:  # also when it is NaN
+        return None
+    efficiency = min(1.0, point.x_ideal)
+    paper = on_paper(workload, System(), point.ranks, steps=PUBLISHED_STEPS)
+    size = batch_bytes(rank_plan_of(paper, point.ranks, 0), paper.sizes)
+    return Seen(
+        ranks=point.ranks,
+        hosts=len(point.hosts) or 1,
+        rate=efficiency * point.ranks * workload.demand,
+        efficiency=efficiency,
+        size=size,
+        compute=np.full(size.shape, workload.accelerator.step_seconds),
+        gates=np.full(len(size), workload.training.sync == "step"),
+    )
+
+
 def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list[Seen]:
     """Return the measured counts of a result; `blocks` yields the rows of a point, given its number.
 
     Points that were cut short are left out, and those that no system describes. Raises SpecError.
     """
     if result.kind == "imported":
-        raise SpecError(
-            "an imported result does not say which bytes each step read, so it cannot be played again",
-            "fit a result of feedrate run or sweep; plan and simulate take a system file written by hand",
-        )
+        points = [published(workload_of(result), point) for point in described(result.points)]
+        if not any(points):
+            raise SpecError("the result has no point whose AU could be recomputed", "give another one")
+        return [point for point in points if point]
     if result.kind not in ("run", "sweep", "simulated"):
         raise SpecError(f"a {result.kind} holds no training steps", "give a result of feedrate run or sweep")
     workload, used = workload_of(result), described(result.points)

@@ -12,7 +12,7 @@ from emulator.analysis.flags import short_run
 from emulator.analysis.parts import Floats
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import read_manifest
-from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, efficiency_interval, on_paper, predict
+from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, forecast, on_paper, predict
 from emulator.plugins.systems.sizing import feeds
 from emulator.plugins.systems.system import Fitted, System
 from emulator.record.machine import cpu_seconds, describe_machine
@@ -76,7 +76,8 @@ def sweep(
     begin, workload, system = cpu_seconds(), simulation.workload, simulation.system
     points, steps, events = [], [], 0
     for number, ranks in enumerate(counts):
-        predicted = predict(simulation, ranks, number)
+        guess = forecast(simulation, ranks, number) if say or system.fit else None
+        predicted = guess.predicted if guess else predict(simulation, ranks, number)
         point = predicted.point
         flags = _fit_flags(ranks, system.clients.hosts, system.fit) if system.fit else []
         if short := short_run(point, workload):
@@ -84,8 +85,8 @@ def sweep(
         points.append(replace(point, flags=tuple(flags)))
         steps.append(predicted.steps)
         events += predicted.events
-        if say:
-            low, high = (100 * share for share in efficiency_interval(simulation, ranks, number, point))
+        if say and guess:
+            low, high = (100 * share for share in guess.interval)
             say(
                 f"  {ranks:,} ranks: {point.samples_per_second:.4g} samples/s, "
                 f"{point.bytes_per_second / 1e9:.4g} GB/s, {100 * point.x_ideal:.1f} % of ideal "

@@ -48,6 +48,11 @@ SOFT = 8.5
 """Softness that systems have whose documents tell of it: 288 accelerators at 98 % where the hard limit is 352
 (results/seed-case-45GBps.md)."""
 
+ALONE = 0.995
+"""Efficiency from which a rank counts as losing nothing."""
+ALIKE = 1.001
+"""Ratio of two demands below which they count as equal."""
+
 Watts = Annotated[float, parse_watts]
 """Watts; in TOML a number or text such as "10.1W"."""
 
@@ -246,6 +251,29 @@ class Fitted:
     def at_least(self) -> float:
         """Return the bytes/s that all hosts together get at least (95 %), whatever the limit is."""
         return max(one.rate for one in self.seen) * math.exp(-self.run_error)
+
+    def between(self, demand: float, ranks: int, hosts: int) -> tuple[float, float]:
+        """Return the efficiencies that the measured counts allow ranks that ask for `demand` bytes/s each.
+
+        Run-to-run variation comes on top. The low end: what no more hosts were seen to read is read again. A
+        rank loses no more time per byte than in a measured run of as many ranks that asked for as much, and
+        what a larger job reads is no less. The high end: the ranks are not better off than fewer that asked
+        for less, nor do they read more than more of them that starved, on as many hosts or more.
+        """
+        low, high = 0.0, 1.0
+        for one in self.seen:
+            asked = one.rate / one.efficiency / one.ranks
+            whole = ranks * demand  # bytes/s that all ask for
+            larger = max(1.0, ranks / one.ranks, whole * one.efficiency / one.rate)
+            fed = 1 / (1 + demand / asked * (1 / one.efficiency - 1))
+            if one.hosts <= hosts:
+                low = max(low, fed / larger)
+            if one.hosts >= hosts and one.ranks <= ranks and asked <= demand * ALIKE:
+                high = min(high, one.efficiency)
+            starved = one.efficiency < ALONE
+            if starved and one.hosts >= hosts and one.ranks >= ranks and asked * ALIKE >= demand:
+                high = min(high, one.rate / whole)
+        return low, high
 
     @property
     def no_better(self) -> bool:
