@@ -199,6 +199,9 @@ class Evidence:
     efficiency: float
     """Throughput / ideal throughput."""
 
+    def __post_init__(self) -> None:
+        positive(self, "ranks", "hosts", "rate", "efficiency")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
