@@ -21,6 +21,13 @@ _REFRESH = 1.0
 """Seconds between two searches for threads that have begun or ended."""
 
 
+def thread_busy_seconds() -> float:
+    """Return the seconds that the calling thread was on a core or waited for one; 0 without schedstat."""
+    with suppress(OSError):
+        return sum(map(int, Path("/proc/thread-self/schedstat").read_text().split()[:2])) / 1e9
+    return 0.0
+
+
 class Reader(Protocol):
     """The counters of a thread that reads, readable at any time by others."""
 

@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from emulator.errors import FeedrateError
 from emulator.loader import reads_by_library
 from emulator.record.device import Counters, counters_of, read_ahead_bytes
 from emulator.record.result import Probe
+from emulator.record.schedstat import thread_busy_seconds
 from emulator.run.comm import Comm, agreed
 from emulator.storage.base import Storage
 from emulator.storage.posix import aligned_buffer
@@ -165,7 +165,7 @@ def _read(
                     sizes.append(blob.read_into(at, buffer))
                     times.append(time.monotonic() - before)
                 done += 1
-            busy.append(_busy_seconds())
+            busy.append(thread_busy_seconds())
         except FeedrateError as error:
             failed.append(error)
 
@@ -178,10 +178,3 @@ def _read(
         raise failed[0]
     took = time.monotonic() - begin
     return _Reads(times, sum(sizes), took, sum(busy) / took)
-
-
-def _busy_seconds() -> float:
-    """Return the seconds that this thread was on a core or waited for one; 0 without schedstat."""
-    with suppress(OSError):
-        return sum(map(int, Path("/proc/thread-self/schedstat").read_text().split()[:2])) * 1e-9
-    return 0.0
