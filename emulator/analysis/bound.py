@@ -236,12 +236,19 @@ def cores_wanted(point: Point) -> str:
     fed = f"{counted(wanted, 'core')} for the ranks alone would feed {point.ranks}"
     if point.starved is not None and point.starved.quota > point.starved.cores:
         return f"a quota of {fed}"  # whoever uses the other cores
-    others = sum((host.busy_share or 0.0) * host.cores for host in point.hosts) - used
-    if others > OTHERS * cores:
+    if others := cores_of_others(point):
         return f"other programs use {others:.1f} of the {counted(cores, 'core')}: end them; {fed}"
     if wanted <= cores:
         return ""
     return f"{fed}, or {math.ceil(wanted / cores * len(point.hosts))} hosts like this"
+
+
+def cores_of_others(point: Point) -> float:
+    """Cores of the point's hosts that other programs kept busy, mean; 0 up to a share of OTHERS."""
+    cores = sum(host.cores for host in point.hosts)
+    own = sum(host.cpu_seconds for host in point.hosts) / max(1e-9, point.seconds)
+    others = sum((host.busy_share or 0.0) * host.cores for host in point.hosts) - own
+    return others if others > OTHERS * cores else 0.0
 
 
 def answers_at_once(facts: Facts) -> Bound | None:

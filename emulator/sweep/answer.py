@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from emulator.analysis.bound import LIMIT_NAMES
+from emulator.analysis.bound import LIMIT_NAMES, cores_of_others
 from emulator.analysis.knee import whole_accelerators
 from emulator.record.result import STORAGE, Point, RunResult
 from emulator.sweep.ask import Answer
@@ -93,7 +93,10 @@ def _limited_by_storage(result: RunResult) -> list[Point]:
 def _client_limit(point: Point, cores: int) -> str:
     if point.bound is None:
         return ""
-    words = {"client-cpu": f"its {counted(cores, 'core')}", "cpu-quota": "its CPU quota"}
+    mine = f"its {counted(cores, 'core')}"
+    if others := cores_of_others(point):
+        mine += f", {others:.1f} of them used by other programs"
+    words = {"client-cpu": mine, "cpu-quota": "its CPU quota"}
     return words.get(point.bound.kind, LIMIT_NAMES[point.bound.kind])
 
 

@@ -60,3 +60,12 @@ def test_cores_that_are_missing_follow_from_the_smallest_count_that_starved():
     answer = Answer(storage=plain_sweep(), pytorch=result([starved]))
     lines = answer_lines(replace(QUESTION, up_to=8), answer, cores=2, hosts=1)
     assert lines[-1].says == "To feed 8: about 2 cores more for PyTorch."
+
+
+def test_cores_that_other_programs_use_are_not_called_the_clients_own():
+    starved = replace(point(4, 0.6 * 4 * DEMAND), bound=Bound(kind="client-cpu", evidence=()))
+    (host,) = starved.hosts
+    busy = replace(host, cores=2, busy_share=1.0, cpu_seconds=0.75 * starved.seconds)
+    answer = Answer(storage=plain_sweep(), pytorch=result([replace(starved, hosts=(busy,))]))
+    line = answer_lines(QUESTION, answer, cores=2, hosts=1)[1]
+    assert line.limit.startswith("its 2 cores, 1.2") and line.limit.endswith("used by other programs")
