@@ -7,9 +7,10 @@ also has `run`, `sweep`, `record` and `report`: here these are packages.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing itself would be half of what the first line of `__main__` waits for
 if TYPE_CHECKING:
+    from typing import Any
+
     from emulator.api import (
         Picture,
         Result,

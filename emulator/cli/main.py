@@ -16,6 +16,7 @@ from emulator.cli.defaults import with_defaults
 from emulator.cli.groups import with_groups
 from emulator.errors import EXIT_STATUS, FeedrateError, MissingError, SpecError, storage_error, unexpected
 from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.launch.supervise import interruptible
 from emulator.launch.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
 from emulator.registry import VERBS
 from emulator.text import PrintableStream
@@ -83,6 +84,10 @@ class VerbCommand(TyperCommand):
             name, argument = self.name or "", ctx.args[0]
             raise SpecError(f"feedrate {name} takes no argument {argument}", f"see feedrate {name} -h")
         return []
+
+    def invoke(self, ctx: Any) -> Any:
+        with interruptible():  # the verb may have files to remove; before it and after it there is nothing
+            return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         names = [(_name(each), each) for each in self.params if each.param_type_name == "argument"]

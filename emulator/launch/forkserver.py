@@ -29,6 +29,8 @@ from emulator.launch.launched import mpi_library
 from emulator.launch.process import die_with_parent
 from emulator.registry import LOADERS
 
+_START = "from signal import *; signal(SIGINT, SIG_DFL); "
+"""The server's first line, as in `__main__`: an import that is interrupted would print a traceback."""
 _MOST_BYTES = 2**18
 """Longest environment, bytes: more than the kernel allows in one message of such a socket."""
 
@@ -52,6 +54,7 @@ def fork_server(
     Yields a stand-in's command line, to which the rank's is appended. The server's socket is in `folder`.
     """
     place, main = str(folder / "ranks"), preload.server
+    code = f"{_START}from {main.__module__} import {main.__name__} as main; main()"
     modules = ",".join(module.__name__ for module in preload.modules)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(place)
@@ -60,7 +63,7 @@ def fork_server(
             "the fork server",
             # -c, not -m: PyTorch's workers would import the module of -m as their own __main__.
             [
-                *(sys.executable, "-c", f"from {main.__module__} import {main.__name__} as main; main()"),
+                *(sys.executable, "-c", code),
                 *(str(listener.fileno()), modules, preload.loader, *words),
             ],
             stdin=subprocess.DEVNULL,

@@ -18,6 +18,7 @@ _PASSED_ON = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 
 def main() -> None:
     """Stand in for one rank."""
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Python's handler would print a traceback
     server = socket(AF_UNIX, SOCK_SEQPACKET)
     environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))

@@ -10,8 +10,8 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from emulator.errors import StorageError
@@ -58,8 +58,6 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
         os.close(beats)
         die_with_parent(parent)
         set_name("feedrate")
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _interrupted_once())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _to_supervisor.append(beat)
         Watchdog(timeout, lambda error: _give_up(beat, error), lambda: _tell(beat, b"."))
@@ -85,6 +83,22 @@ _to_supervisor: list[int] = []
 def _tell(pipe: int, word: bytes) -> None:
     with suppress(OSError):
         os.write(pipe, word)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have SIGINT raise KeyboardInterrupt during the body. Outside of it, SIGINT ends the process at once.
+
+    Where it is ignored, or has the handler of a program that calls feedrate, it stays so.
+    """
+    ours = signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGINT, _interrupted_once())
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _interrupted_once() -> Callable[[int, FrameType | None], None]:
