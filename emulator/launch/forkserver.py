@@ -62,10 +62,7 @@ def fork_server(
         process = ChildProcess(
             "the fork server",
             # -c, not -m: PyTorch's workers would import the module of -m as their own __main__.
-            [
-                *(sys.executable, "-c", code),
-                *(str(listener.fileno()), modules, preload.loader, *words),
-            ],
+            [*(sys.executable, "-c", code), *(str(listener.fileno()), modules, preload.loader, *words)],
             stdin=subprocess.DEVNULL,
             stdout=None,
             stderr=None,
