@@ -156,6 +156,15 @@ def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
     return frozenset(file.stem.removeprefix("mca_pmix_") for file in found)
 
 
+def unlink_segments(maps: Path = Path("/proc/self/maps")) -> None:
+    """Remove the names in /dev/shm of MPICH's shared memory that this process has mapped.
+
+    MPICH removes them at its end, and so not where ranks are killed. Call it when all ranks have mapped it.
+    """
+    for path in re.findall(r" (/dev/shm/mpich_shm_\S+)$", maps.read_text(), re.MULTILINE):
+        Path(path).unlink(missing_ok=True)
+
+
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
     """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of one."""
     told = claims(environment)

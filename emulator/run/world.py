@@ -16,7 +16,14 @@ import numpy as np
 
 import emulator
 from emulator.errors import LaunchError
-from emulator.launch.launched import Library, mpi_library, require_family, require_world, started_by_mpi
+from emulator.launch.launched import (
+    Library,
+    mpi_library,
+    require_family,
+    require_world,
+    started_by_mpi,
+    unlink_segments,
+)
 from emulator.record.machine import installed
 from emulator.run.comm import IDLE_POLL, Comm, MpiComm, agreed
 from emulator.run.heartbeat import watch_each_other
@@ -62,6 +69,9 @@ def _start() -> Comm:
         prctl(_PR_SET_TIMERSLACK, 0)
     comm = MpiComm(MPI.COMM_WORLD)
     require_world(comm.rank, comm.size, library)
+    if library.family == "MPICH":
+        comm.barrier()
+        unlink_segments()
     comm.differences = _compared(comm, library)
     watch_each_other(comm)
     return comm

@@ -15,6 +15,7 @@ from typing import TextIO
 import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, held, outlive, unless_ended
+from hosts import LAB
 
 from emulator.launch.scratch import GUARD
 from emulator.record.steps import read_steps
@@ -161,3 +162,19 @@ def watch(process: subprocess.Popen[str], out: Path | None) -> set[str]:
             return seen
         time.sleep(0.3)
     pytest.fail("no steps, or no end, within 120 s")
+
+
+@pytest.mark.multihost
+def test_a_killed_mpiexec_of_mpich_leaves_none_of_its_memory(tiny, tmp_path):
+    """make test-multihost installs this MPICH, which keeps a name in /dev/shm until its ranks finish."""
+    mpich, out = LAB.parents[1] / ".venv-mpich", tmp_path / "out"
+    command = (mpich / "bin" / "mpiexec", "-n", 2, sys.executable, "-m", "emulator", "run", tiny, "-w",
+               "unet3d-tiny", "--loader", "direct", "--epochs", 5000, "--out", out)  # fmt: skip
+    library = {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(mpich / "lib")}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(list(map(str, command)), env={**os.environ, **library}, **quiet) as process:
+        seen = watch(process, out)
+        below = family(process)[1:]
+        process.kill()
+    assert any("/mpich_shm_" in path for path in seen)
+    assert not outlive(below, 5) and not left(seen, tmp_path / "tmp")
