@@ -25,7 +25,7 @@ from emulator.launch.forkserver import Preload, fork_server
 from emulator.launch.launched import Family
 from emulator.launch.process import no_heartbeat, process_state, short_of_memory
 from emulator.launch.scratch import processes_of, ranks_in, scratch
-from emulator.launch.watch import REASON, briefly, storage_timeout
+from emulator.launch.watch import REASON, briefly, storage_timeout, told_why
 from emulator.live import Follower
 from emulator.record.machine import cores
 from emulator.record.out import replace_failure
@@ -257,6 +257,9 @@ class _Run:
             return 128 + self._signal
         if status == Inconclusive.exit_code and not self.reason:
             return status  # the sweep has reported it
+        told = told_why(self._folder)
+        if told is not None:
+            status = told[0]  # mpirun's may be that of a rank which was ended because of it
         words = " ".join(" ".join(self._hidden).split())
         death = re.search(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)", words)
         if not self.reason and not self._said and death is not None:
@@ -264,10 +267,10 @@ class _Run:
             name = signal.Signals(int(number)).name
             self.reason = f"rank {rank} on {host} was killed by {name}{short_of_memory(int(number))}"
         if not self.reason and not self._said and status:
-            with suppress(OSError):  # the rank that knows why may have been ended before its line was out
-                self.reason = (self._folder / REASON).read_text(encoding="utf-8")
+            if told is not None:  # the rank that knows why may have been ended before its line was out
+                self.reason = told[1]
                 print(f"feedrate: error: {self.reason}", file=sys.stderr)
-                return status if status > 0 else RankError.exit_code
+                return status
             if self._dead:
                 self.reason = f"rank {self._dead[0]} ended without a word"
         if not self.reason and not self._said and status:

@@ -159,7 +159,7 @@ def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
 
 
 REASON = "reason"
-"""Name of the file in the scratch folder with the reason why the first rank to fail ended the run."""
+"""Name of the file in the scratch folder with the exit status of the first rank to fail, and its reason."""
 
 
 def watch_rank(rank: int, timeout: float) -> None:
@@ -230,7 +230,7 @@ def say_why(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bo
     With `aloud` print it even then.
     """
     line = str(error) if witness else f"rank {rank} on {socket.gethostname()}: {error}"
-    first = [end_with(line)]
+    first = [end_with(line, error.exit_code)]
     for action in _before_end:
         briefly(partial(lambda action: first.append(action(line)), action), 1.0)
     if aloud or all(first):
@@ -249,15 +249,24 @@ def before_end(action: Callable[[str], bool]) -> None:
     _before_end.append(action)
 
 
-def end_with(line: str) -> bool:
-    """Tell the launcher why the run ends; False if another rank has done so."""
+def end_with(line: str, code: int) -> bool:
+    """Tell the launcher why the run ends, and with which exit status; False if another rank has done so."""
     scratch = os.environ.get(SCRATCH_VARIABLE, "")
     try:
         if scratch:
             with (Path(scratch) / REASON).open("x", encoding="utf-8") as file:
-                file.write(line)
+                file.write(f"{code} {line}")
     except FileExistsError:
         return False
     except OSError:
         return True
     return True
+
+
+def told_why(folder: Path) -> tuple[int, str] | None:
+    """Return the exit status and the reason that a rank gave by `end_with`; None if none has."""
+    try:
+        code, _, line = (folder / REASON).read_text(encoding="utf-8").partition(" ")
+        return int(code), line
+    except (OSError, ValueError):
+        return None

@@ -239,7 +239,7 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
 def _down(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
     where = f"rank {comm.rank}: " if comm.size > 1 else ""
     # In this order: of two ranks that fail at once, the first in both must be the same, or none would print.
-    if end_with(where + line) and claim_failure(out, where + line):
+    if end_with(where + line, code) and claim_failure(out, where + line):
         print(f"feedrate: error: {where}{line}", file=sys.stderr, flush=True)
     _end(comm, code)
 

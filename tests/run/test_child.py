@@ -12,7 +12,10 @@ import pytest
 from command import outlive
 
 from emulator.errors import StorageError
+from emulator.files import SCRATCH_VARIABLE
 from emulator.launch.child import ChildProcess
+from emulator.launch.mpirun import _Run
+from emulator.launch.watch import end_with
 
 
 def test_it_reads_what_it_is_given_and_says_what_it_says():
@@ -119,3 +122,12 @@ def test_a_command_that_was_stopped_as_a_whole_goes_on():
         os.killpg(process.pid, signal.SIGCONT)
         assert process.stdout.read() == "over\n"
     assert process.returncode == 0
+
+
+def test_the_status_is_that_of_the_rank_which_failed_first(tmp_path: Path, monkeypatch, capsys):
+    """mpirun's may be 137: of another rank, that it killed because of the first one."""
+    monkeypatch.setenv(SCRATCH_VARIABLE, str(tmp_path))
+    assert end_with("rank 1: it hangs", 4) and not end_with("rank 0: it has lost rank 1", 6)
+    with ChildProcess("mpirun", ["sh", "-c", "exit 137"], stdin=subprocess.DEVNULL, stdout=None) as mpirun:
+        assert _Run(mpirun, tmp_path, 2).watch(5.0) == 4
+    assert capsys.readouterr().err == "feedrate: error: rank 1: it hangs\n"

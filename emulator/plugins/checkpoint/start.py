@@ -10,7 +10,7 @@ from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import launch
-from emulator.launch.watch import briefly
+from emulator.launch.watch import briefly, storage_timeout
 from emulator.plugins.checkpoint import cycle
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.job import CheckpointJob, check
@@ -20,8 +20,8 @@ from emulator.run.comm import Quiet
 from emulator.run.world import world
 from emulator.units import counted
 
-_SWEEP_SECONDS, _SWEEP_SECONDS_OF_FAILED_STORAGE = 60.0, 1.0
-"""Seconds that removing leftovers may take. Storage that failed may hang."""
+_SWEEP_SECONDS_OF_FAILED_STORAGE = 1.0
+"""Seconds that removing leftovers may take after the storage has failed: it may hang."""
 
 
 def run_checkpoint(
@@ -42,7 +42,7 @@ def run_checkpoint(
     if status != SpecError.exit_code:  # a run that was refused has left nothing
         lines: list[str] = []
         failed = status == StorageError.exit_code
-        seconds = _SWEEP_SECONDS_OF_FAILED_STORAGE if failed else _SWEEP_SECONDS
+        seconds = _SWEEP_SECONDS_OF_FAILED_STORAGE if failed else storage_timeout(words)
         briefly(lambda: lines.extend(sweep_up(job)), seconds)
         for line in lines:
             print(f"feedrate: {line}", file=sys.stderr)
