@@ -35,7 +35,16 @@ from random import Random
 import psutil
 from command import ANSWERED, ROOT_AND_OVERSUBSCRIBED, Done, is_alive, unless_ended
 from faults.harness import complaint, contents, forked, import_all, in_fork, inside, load_verbs
-from faults.specimens import READERS, Reader, commands_of, damaged_case, make_specimens, victims, warm_up
+from faults.specimens import (
+    READERS,
+    SIZES,
+    Reader,
+    commands_of,
+    damaged_case,
+    make_specimens,
+    victims,
+    warm_up,
+)
 from faults.test_ownership import COMMANDS, NAMES, tree
 from synthetic_results import plain_sweep, steps_of
 
@@ -112,19 +121,8 @@ class Protocol:
 
 
 CHANGES = "write,fsync,rename,unlink,mkdir,close,truncate,open"
-ERRORS = (
-    "EIO",
-    "EIO",
-    "ENOSPC",
-    "EACCES",
-    "ESTALE",
-    "EDQUOT",
-    "EROFS",
-    "ENOMEM",
-    "EMFILE",
-    "EINVAL",
-    "EPERM",
-)
+ERRORS = ("EIO", "EIO", "ENOSPC", "EACCES", "ESTALE", "EDQUOT", "EROFS", "ENOMEM", "EMFILE", "EINVAL",
+          "EPERM")  # fmt: skip
 
 
 def killed(protocol: Protocol, bench: Bench, work: Path, random: Random, number: int) -> str:
@@ -174,7 +172,6 @@ def clean_after(work: Path) -> str:
     return f"temporary files are left: {left}" if left else ""
 
 
-SIZES = ["size.bytes_mean=40kB", "size.bytes_sd=4kB", "size.bytes_min=20kB", "size.min_edge=8"]
 MADE = ("generate", "{x}", "--recipe", "tiny", "--threads", "2", *(f"--set={size}" for size in SIZES))
 
 

@@ -9,17 +9,8 @@ except ImportError:  # Debian calls it by another name
     from fusepy import FUSE, Operations
 
 STAT = ("st_atime", "st_ctime", "st_gid", "st_mode", "st_mtime", "st_nlink", "st_size", "st_uid")
-STATFS = (
-    "f_bavail",
-    "f_bfree",
-    "f_blocks",
-    "f_bsize",
-    "f_favail",
-    "f_ffree",
-    "f_files",
-    "f_frsize",
-    "f_namemax",
-)
+STATFS = ("f_bavail", "f_bfree", "f_blocks", "f_bsize", "f_favail", "f_ffree", "f_files", "f_frsize",
+          "f_namemax")  # fmt: skip
 
 
 class Mirror(Operations):  # type: ignore[misc]

@@ -1,16 +1,14 @@
-/* Faults on purpose: loaded with LD_PRELOAD, it makes calls on chosen files fail, be short, be slow, hang, or kill.
+/* Faults on purpose: loaded with LD_PRELOAD, it makes calls on chosen files fail, be short, hang, or kill.
  *
  * FEEDRATE_FAULTS holds one rule: words of the form key=value, separated by spaces.
  *
  *   path=TEXT    files whose path contains TEXT (default: none)
  *   calls=LIST   of open,read,write,fsync,close,rename,unlink,mmap,mkdir,stat,list,truncate, separated by commas
  *                (default: all); unlink is rmdir, too, and list the opening of a folder
- *   mode=MODE    errno:NAME as EIO or ENOSPC; short (at most one byte of a read or write); slow:SECONDS; hang;
+ *   mode=MODE    errno:NAME as EIO or ENOSPC; short (at most one byte of a read or write); hang;
  *                kill (before the call takes effect); killed (after it); count (nothing happens, calls are counted)
  *   first=N      the N-th such call is the first that is struck, from 1 (default 1)
  *   times=N      how many are struck, 0 for all from then on (default 1)
- *   share=P      each of them only with probability P in percent, drawn from seed (default 100)
- *   seed=N       for share (default 1)
  *
  * FEEDRATE_FAULTS_COUNT names a file of 8 bytes that all processes map: the number of matching calls so far.
  *
@@ -26,7 +24,6 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +31,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { OPEN = 1, READ = 2, WRITE = 4, FSYNC = 8, CLOSE = 16, RENAME = 32, UNLINK = 64, MMAP = 128, MKDIR = 256,
@@ -46,8 +42,7 @@ static const char *const NAMES[] = {"open", "read", "write", "fsync", "close", "
 static atomic_char watched[MOST_FILES]; /* by file descriptor */
 static char wanted[512], mode[64];
 static int calls = ~0, ready;
-static long first = 1, times = 1, share = 100;
-static uint64_t seed = 1;
+static long first = 1, times = 1;
 static atomic_long own_count;
 static atomic_long *count = &own_count;
 
@@ -64,7 +59,7 @@ static int number_of(const char *name) {
 
 void feedrate_faults(const char *text) {
     char rule[1024];
-    ready = 0, *wanted = 0, *mode = 0, calls = ~0, first = 1, times = 1, share = 100, seed = 1;
+    ready = 0, *wanted = 0, *mode = 0, calls = ~0, first = 1, times = 1;
     atomic_store(count, 0);
     snprintf(rule, sizeof rule, "%s", text);
     char *rest = rule;
@@ -76,8 +71,6 @@ void feedrate_faults(const char *text) {
         else if (!strcmp(word, "mode")) snprintf(mode, sizeof mode, "%s", value);
         else if (!strcmp(word, "first")) first = atol(value);
         else if (!strcmp(word, "times")) times = atol(value);
-        else if (!strcmp(word, "share")) share = atol(value);
-        else if (!strcmp(word, "seed")) seed = strtoull(value, NULL, 10);
         else if (!strcmp(word, "calls")) {
             calls = 0;
             char *left = value;
@@ -108,11 +101,6 @@ __attribute__((constructor)) static void begin(void) {
     if (text) feedrate_faults(text);
 }
 
-static void sleep_for(double seconds) {
-    struct timespec span = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
-    while (nanosleep(&span, &span) && errno == EINTR) {}
-}
-
 /* The kernel blocks in a read of a file whose path contains TEXT, as in a dead mount: feedrate asks it for that. */
 static void hang(void) {
     char fifo[4200], byte;
@@ -127,14 +115,7 @@ static int strike(int call) {
     if (!(calls & call)) return 0;
     long number = atomic_fetch_add(count, 1) + 1;
     if (!*mode || !strcmp(mode, "count") || number < first || (times && number >= first + times)) return 0;
-    if (share < 100) { /* splitmix64 of seed and number: the same schedule whenever it is repeated */
-        uint64_t x = seed + (uint64_t)number * 0x9E3779B97F4A7C15u;
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-        if ((long)((x ^ (x >> 31)) % 100) >= share) return 0;
-    }
     if (!strncmp(mode, "errno:", 6)) { errno = number_of(mode + 6); return -1; }
-    if (!strncmp(mode, "slow:", 5)) { sleep_for(atof(mode + 5)); return 0; }
     if (!strcmp(mode, "hang")) hang();
     if (!strcmp(mode, "kill")) raise(SIGKILL);
     if (!strcmp(mode, "killed")) return 2;
@@ -188,23 +169,16 @@ DEFINE_MOVE(pread64, READ, void *, off64_t)
 DEFINE_MOVE(pwrite, WRITE, const void *, off_t)
 DEFINE_MOVE(pwrite64, WRITE, const void *, off64_t)
 
-ssize_t read(int file, void *data, size_t size) {
-    REAL(ssize_t, "read", int, void *, size_t);
-    int fate = is_watched(file) ? strike(READ) : 0;
-    if (fate < 0) return -1;
-    ssize_t moved = real(file, data, fate == 1 && size > 1 ? 1 : size);
-    AFTER(fate);
-    return moved;
+#define DEFINE_PLAIN(symbol, call, buffer) \
+ssize_t symbol(int file, buffer data, size_t size) { \
+    REAL(ssize_t, #symbol, int, buffer, size_t); \
+    int fate = is_watched(file) ? strike(call) : 0; \
+    if (fate < 0) return -1; \
+    ssize_t moved = real(file, data, fate == 1 && size > 1 ? 1 : size); \
+    AFTER(fate); return moved; \
 }
-
-ssize_t write(int file, const void *data, size_t size) {
-    REAL(ssize_t, "write", int, const void *, size_t);
-    int fate = is_watched(file) ? strike(WRITE) : 0;
-    if (fate < 0) return -1;
-    ssize_t moved = real(file, data, fate == 1 && size > 1 ? 1 : size);
-    AFTER(fate);
-    return moved;
-}
+DEFINE_PLAIN(read, READ, void *)
+DEFINE_PLAIN(write, WRITE, const void *)
 
 #define DEFINE_VECTOR(symbol, call, offset_type) \
 ssize_t symbol(int file, const struct iovec *parts, int number, offset_type offset) { \
@@ -263,23 +237,15 @@ int rename(const char *from, const char *to) {
     return done;
 }
 
-int unlink(const char *path) {
-    REAL(int, "unlink", const char *);
-    int fate = is_wanted(path) ? strike(UNLINK) : 0;
-    if (fate < 0) return -1;
-    int done = real(path);
-    AFTER(fate);
-    return done;
+#define DEFINE_REMOVE(symbol) \
+int symbol(const char *path) { \
+    REAL(int, #symbol, const char *); \
+    int fate = is_wanted(path) ? strike(UNLINK) : 0; \
+    if (fate < 0) return -1; \
+    int done = real(path); AFTER(fate); return done; \
 }
-
-int rmdir(const char *path) {
-    REAL(int, "rmdir", const char *);
-    int fate = is_wanted(path) ? strike(UNLINK) : 0;
-    if (fate < 0) return -1;
-    int done = real(path);
-    AFTER(fate);
-    return done;
-}
+DEFINE_REMOVE(unlink)
+DEFINE_REMOVE(rmdir)
 
 DIR *opendir(const char *path) {
     REAL(DIR *, "opendir", const char *);

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from command import Done, feedrate
-from faults.harness import complaint, contents, forked, load_modules_of, load_verbs
+from faults.harness import complaint, contents, forked, load_modules_of, load_verbs, run
 from faults.mutate import (
     Damage,
     bytes_damaged,
@@ -25,12 +25,14 @@ from faults.mutate import (
     one_of,
     parquet_damaged,
     tfrecord_damaged,
-)
+)  # fmt: skip
 from recorder.test_traces import trace
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMATS = ("npz", "npy", "nii", "nii.gz", "hdf5", "raw", "tfrecord", "parquet", "jpeg")
 MANY = ("hdf5", "tfrecord", "parquet")
+SIZES = ("size.bytes_min=20kB", "size.min_edge=8", "size.bytes_mean=40kB", "size.bytes_sd=4kB")
+"""Of samples of a few files of a few kB."""
 UNSUMMED = ("hdf5", "parquet")
 """Files of many samples that hold bytes without a sum: samples themselves, or what no read asks for."""
 FOREIGN = ("npz", "hdf5", "tfrecord", "parquet")
@@ -86,72 +88,39 @@ class Reader:
 PLANNED = "run {X} --workload unet3d-tiny --dry-run -n 2 --mismatched-dataset"
 GENERATE = "--recipe tiny --files 4 --dry-run"
 READERS = [
-    Reader(
-        "manifest.json",
-        "npz",
-        "manifest.json",
-        json_damaged,
-        "verify {X}",
-        PLANNED,
-        f"generate {{X}} {GENERATE}",
-        finds=changes_json,
-    ),
-    Reader(
-        "table of samples",
-        "npz",
-        "samples-*.npy",
-        one_of(bytes_damaged, npy_damaged),
-        "verify {X}",
-        PLANNED,
-        finds=operator.ne,
-    ),
-    *(
-        Reader(f"{form} in verify", form, "sample_*", DAMAGES[form], "verify {X}", finds=operator.ne)
-        for form in FORMATS
-    ),
-    *(
-        Reader(f"{form} in adopt", f"foreign-{form}", "*/sample_*", DAMAGES[form], "adopt {X}", PLANNED)
-        for form in FOREIGN
-    ),
-    Reader(
-        "run.json", "result", "run.json", json_damaged, "report {X}", "compare {X} {X}", "fit {X} --out {O}"
-    ),
+    Reader("manifest.json", "npz", "manifest.json", json_damaged, "verify {X}", PLANNED,
+           f"generate {{X}} {GENERATE}", finds=changes_json),
+    Reader("table of samples", "npz", "samples-*.npy", one_of(bytes_damaged, npy_damaged), "verify {X}",
+           PLANNED, finds=operator.ne),
+    *(Reader(f"{form} in verify", form, "sample_*", DAMAGES[form], "verify {X}", finds=operator.ne)
+      for form in FORMATS),
+    *(Reader(f"{form} in adopt", f"foreign-{form}", "*/sample_*", DAMAGES[form], "adopt {X}", PLANNED)
+      for form in FOREIGN),
+    Reader("run.json", "result", "run.json", json_damaged, "report {X}", "compare {X} {X}",
+           "fit {X} --out {O}"),
     Reader("run.json in export", "result", "run.json", json_damaged, "export --mlperf {X} --out {O}"),
     Reader("run.json on a page", "result", "run.json", json_damaged, "report {X} --html {O}", memory=None),
     Reader("steps.parquet", "result", "steps.parquet", DAMAGES["parquet"], "report {X}", "fit {X} --out {O}"),
-    Reader(
-        "hosts.parquet", "result", "hosts.parquet", DAMAGES["parquet"], "report {X} --html {O}", memory=None
-    ),
+    Reader("hosts.parquet", "result", "hosts.parquet", DAMAGES["parquet"], "report {X} --html {O}",
+           memory=None),
     Reader("workload", "toml", "workload.toml", lines_damaged, "workloads {F}", "datasize --workload {F}"),
     Reader("recipe", "toml", "recipe.toml", lines_damaged, "generate {O} --recipe {F} --files 2 --dry-run"),
     Reader("system", "toml", "system.toml", lines_damaged, "efficiency --system {F}"),
-    Reader(
-        "system in simulate",
-        "toml",
-        "system.toml",
-        lines_damaged,
-        "simulate --system {F} --workload unet3d-tiny --counts 1,3 --steps 3 --out {O}",
-    ),
-    Reader(
-        "system in plan", "toml", "system.toml", lines_damaged, "plan --system {F} --workload unet3d-tiny"
-    ),
-    Reader(
-        "model", "toml", "checkpoint.toml", lines_damaged, "checkpoint {O} --model {F} --dry-run --subset"
-    ),
+    Reader("system in simulate", "toml", "system.toml", lines_damaged,
+           "simulate --system {F} --workload unet3d-tiny --counts 1,3 --steps 3 --out {O}"),
+    Reader("system in plan", "toml", "system.toml", lines_damaged,
+           "plan --system {F} --workload unet3d-tiny"),
+    Reader("model", "toml", "checkpoint.toml", lines_damaged,
+           "checkpoint {O} --model {F} --dry-run --subset"),
     Reader("DLIO YAML", "toml", "dlio.yaml", lines_damaged, "import {F} --out {O}"),
     Reader("feedrate.toml", "defaults", "feedrate.toml", lines_damaged, "config {X}/data", "verify {X}/data"),
     Reader("PyTorch trace", "trace", "trace.json", json_damaged, "import {F} --out {O} -w unet3d-tiny"),
     Reader("result of checkpoints", "checkpoints", "run.json", json_damaged, "report {X}", "compare {X} {X}"),
     Reader("MLPerf JSON", "mlperf", "*.json", json_damaged, "import {X} --out {O}"),
     Reader("MLPerf config", "mlperf", "dlio_config/*.yaml", lines_damaged, "import {X} --out {O}"),
-    Reader(
-        "seeds",
-        "seeds",
-        "case_*/*",
-        one_of(bytes_damaged, nifti_damaged),
-        "generate {O} --recipe tiny --files 1 --seeds {X} --payload ct-realistic --no-fsync",
-    ),
-]
+    Reader("seeds", "seeds", "case_*/*", one_of(bytes_damaged, nifti_damaged),
+           "generate {O} --recipe tiny --files 1 --seeds {X} --payload ct-realistic --no-fsync"),
+]  # fmt: skip
 
 DLIO_YAML = """model: unet3d
 framework: pytorch
@@ -186,49 +155,32 @@ set = ["batch_size=2", "epochs=3"]
 """
 
 
+def make_datasets(folder: Path) -> None:
+    """A small intact dataset of each format."""
+    load_verbs()
+    for form in FORMATS:
+        many = ("--set", "samples_per_file=3") if form in MANY else ()
+        settings = [f"--set={one}" for one in (f"format={form}", *SIZES)]
+        end = run(folder, "generate", folder / form, "--recipe", "tiny", "--files", 3, *settings, *many)
+        assert end.status == 0, end.err
+
+
 def make_specimens(folder: Path) -> None:
     """One small intact folder of each kind, made by the commands themselves."""
-    load_verbs()
 
     def done(*words: object) -> None:
         starts_ranks = words[0] in ("run", "checkpoint")
         end = feedrate(*words) if starts_ranks else forked([str(word) for word in words], folder, memory=None)
         assert end.status == 0, end.err
 
-    for form in FORMATS:
-        many = ("--set", "samples_per_file=3") if form in MANY else ()
-        settings = (
-            "--set",
-            f"format={form}",
-            "--set",
-            "size.bytes_min=20kB",
-            "--set",
-            "size.min_edge=8",
-            "--set",
-            "size.bytes_mean=40kB",
-            "--set",
-            "size.bytes_sd=4kB",
-        )
-        done("generate", folder / form, "--recipe", "tiny", "--files", 3, *settings, *many)
+    make_datasets(folder)
     for form in FOREIGN:
         (folder / f"foreign-{form}" / "train").mkdir(parents=True)
         for sample in (folder / form).glob("sample_*"):
             shutil.copy(sample, folder / f"foreign-{form}" / "train")
     done("generate", folder / "trained", "--recipe", "tiny", "--files", 32)
-    done(
-        "run",
-        folder / "trained",
-        "--workload",
-        "unet3d-tiny",
-        "--loader",
-        "direct",
-        "-n",
-        2,
-        "--steps",
-        3,
-        "--out",
-        folder / "result",
-    )
+    trained = ("--workload", "unet3d-tiny", "--loader", "direct", "-n", 2, "--steps", 3)
+    done("run", folder / "trained", *trained, "--out", folder / "result")
     written = folder / "checkpointed"
     written.mkdir()
     done(*("checkpoint", written, "--subset", "--ranks", 2, "--scale", "1/20000", "--writes", 1),
@@ -246,8 +198,8 @@ def make_specimens(folder: Path) -> None:
     shutil.copy(ROOT / "workloads" / "checkpoints" / "llama3-8b.toml", toml / "checkpoint.toml")
     (toml / "dlio.yaml").write_text(DLIO_YAML)
     done("export", "--mlperf", folder / "result", "--out", folder / "exported")
-    run = next(path.parent for path in (folder / "exported").rglob("summary.json"))
-    shutil.copytree(run, folder / "mlperf")
+    summary = next((folder / "exported").rglob("summary.json"))
+    shutil.copytree(summary.parent, folder / "mlperf")
     seeds = folder / "seeds" / "case_00000"
     seeds.mkdir(parents=True)
     _nifti_pair(seeds)

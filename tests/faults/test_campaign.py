@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults.campaign import DOCUMENT, FOREIGN, KILLED, KINDS, WRITING, promises
+from faults.campaign import DAMAGED, DOCUMENT, FOREIGN, KILLED, KINDS, WRITING, promises
 from faults.harness import build_shim
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -22,10 +22,10 @@ def run_campaign(folder: Path, *words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(("fault", "cases"), [(KILLED, 21), (WRITING, 21), (FOREIGN, 10)])
+@pytest.mark.parametrize(("fault", "cases"), [(DAMAGED, 64), (KILLED, 21), (WRITING, 21), (FOREIGN, 24)])
 def test_a_few_cases(tmp_path, fault, cases):
     with run_campaign(
-        tmp_path, "--only", fault, "--cases", cases, "--seconds", 60, "--workers", 1
+        tmp_path, "--only", fault, "--cases", cases, "--seconds", 100, "--workers", 1
     ) as campaign:
         told = campaign.stdout.read()
     assert campaign.returncode == 0, told

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import build_shim, complaint, feedrate_struck
+from faults.harness import build_shim, complaint, feedrate_struck
 
 from emulator.launch.process import process_state
 

@@ -20,6 +20,7 @@ from random import Random
 
 import pytest
 from faults.harness import forked, load_verbs
+from faults.specimens import SIZES
 from synthetic_results import plain_sweep
 
 from emulator.plugins.checkpoint import files as checkpoints
@@ -31,7 +32,6 @@ SIZE = 48 << 20
 BLOCK = 4096
 CUTS = int(os.environ.get("FEEDRATE_FAULTS_CUTS", "60"))
 SEED = os.environ.get("FEEDRATE_FAULTS_SEED", "20261122")
-SIZES = ["size.bytes_mean=40kB", "size.bytes_sd=4kB", "size.bytes_min=20kB", "size.min_edge=8"]
 MADE = ("--recipe", "tiny", "--threads", "2", *(f"--set={size}" for size in SIZES))
 
 
