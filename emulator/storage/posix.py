@@ -48,6 +48,8 @@ _MOST_SIZES = 256
 """Most sizes of requests whose buffers a scanner keeps."""
 _TMPFS = 0x01021994
 """The magic number that statfs returns for tmpfs."""
+_POPULATE_READ = 22
+"""MADV_POPULATE_READ: fault pages in, and tell where that fails."""
 _HUGE = 2 * 2**20
 """Bytes of a huge page."""
 
@@ -296,10 +298,17 @@ class _Map:
 
     def __init__(self, fd: int, size: int) -> None:
         self._bytes = np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), np.uint8)
+        self._address = self._bytes.ctypes.data
 
     def __call__(self, _: int, places: Sequence[memoryview], offset: int, flags: int) -> int:
-        """`flags` mean nothing: a page fault waits for storage."""
+        """Return 0 where pages cannot be had. `flags` mean nothing: a page fault waits for storage."""
         begin = offset
+        # Touched before they are there, pages of a file that was truncated, or whose storage fails, end the
+        # process by SIGBUS. Linux before 5.14 does not know this advice, and nothing is lost.
+        low = begin - begin % mmap.PAGESIZE
+        size = min(begin + sum(map(len, places)), len(self._bytes)) - low
+        if _libc().madvise(self._address + low, size, _POPULATE_READ) and ctypes.get_errno() == errno.EFAULT:
+            return 0
         for place in places:
             part = self._bytes[offset : offset + len(place)]
             # NumPy copies without the GIL, so that other threads read while a page fault waits.
@@ -344,6 +353,7 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     libc.statfs.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     return libc

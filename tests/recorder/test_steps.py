@@ -165,6 +165,14 @@ def test_a_host_that_runs_ahead_shows_its_accelerators_time_between_waits(seed, 
     assert found.seconds == pytest.approx(0.05, rel=0.05)
 
 
+@pytest.mark.parametrize("steps", [301, 310, 399])
+def test_a_pace_counts_whole_periods_of_a_host_that_runs_ahead(steps):
+    """Its waits are long and rare: one more or less in what is counted would be 5 % of it."""
+    found = pace_of([asynchronous(0, 0.03)[:steps]], 105, ahead=8, in_flight=20)
+    assert found is not None and found.steps % 20 == 0
+    assert found.seconds == pytest.approx(0.05, rel=0.005)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_long_step_of_the_hosts_own_is_no_queue(seed):
     assert queued([asynchronous(seed, 0.03, synchronous=1.0)], warmup=20) is None

@@ -216,6 +216,15 @@ def test_a_mapped_file_is_read_like_any_other(folder: Path, cache: Literal["cold
         assert bool(resident) == (cache == "warm"), "a map that is left would keep its pages"
 
 
+def test_a_mapped_file_that_is_truncated_is_an_error_and_no_signal(folder: Path) -> None:
+    storage, one = PosixStorage(folder, direct=False, cache="warm"), wanted("odd", 3000)._replace(mapped=True)
+    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
+        assert scanner.scan([one], nothing, nothing) == one.bytes
+        os.truncate(folder / "odd", 2000)
+        with pytest.raises(DatasetError, match="of 10001: it was cut while it was read"):
+            scanner.scan([one], nothing, nothing)
+
+
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_scan_is_its_requests_one_by_one(folder: Path, direct: bool) -> None:
     if direct:

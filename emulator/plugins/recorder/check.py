@@ -156,7 +156,10 @@ def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
 
 
 def _pace(rows: Steps, ahead: int) -> Pace | None:
-    """Return the replay's pace, from batch to batch, or None for too few steps."""
+    """Return the replay's pace, from a step's end to the next one's, or None for too few steps.
+
+    Not from batch to batch: a host that runs ahead takes the first ones as fast as they come.
+    """
     seconds = waited = 0.0
     steps = 0
     for rank in np.unique(rows["rank"]):
@@ -164,7 +167,7 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
         mine = mine[np.lexsort((mine["step"], mine["epoch"]))]
         mine = mine[settled(mine["epoch"], mine["step"], ahead)]
         inside = np.flatnonzero(mine["epoch"][1:] == mine["epoch"][:-1]) + 1
-        seconds += float((mine["got"][inside] - mine["got"][inside - 1]).sum())
+        seconds += float((mine["woke"][inside] - mine["woke"][inside - 1]).sum())
         waited += float(mine["wait"][inside].sum())
         steps += len(inside)
     if not steps or not seconds:

@@ -209,17 +209,18 @@ def settled(epoch: NDArray[np.int32], step: NDArray[np.int32], ahead: int) -> ND
     return found
 
 
-def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
+def pace_of(tables: Sequence[Table], warmup: int, ahead: int, in_flight: int = 1) -> Pace | None:
     """The job's pace over steps that are like those of a replay, from all ranks; None: there are too few.
 
     Left out are the first `ahead` batches of an epoch, and what `step_time` leaves out for another
-    DataLoader's sake.
+    DataLoader's sake. Of a host that runs ahead (`in_flight` above 1) whole periods count, from one wait for
+    its accelerator to another: a wait stands for all the steps before it.
     """
-    parts = []
+    parts: list[Table] = []
     for table in tables:
         used = untraced(table[warmup:])
         used = used[_alone(used) & settled(used["epoch"], used["step"], ahead)]
-        parts.append(used)
+        parts += _periods(used) if in_flight > 1 else [used]
     rows = np.concatenate(parts) if parts else np.zeros(0, SEEN)
     total = float((rows["wait"] + rows["between"]).sum())
     if len(rows) < FEW or not total:
@@ -248,6 +249,26 @@ _OPPOSED = -0.5
 """Correlation and slope of a wait against the time before it, at most, where both make up one time."""
 
 
+def _long(table: Table) -> NDArray[np.intp]:
+    """Return the places of steps of more than twice the mean: there a host that runs ahead waits."""
+    cycle = table["wait"] + table["between"]
+    whole = ~np.isnan(cycle)
+    if np.count_nonzero(whole) < FEW:
+        return np.zeros(0, np.intp)
+    return np.flatnonzero(whole & (table["between"] > 2 * float(cycle[whole].mean())))
+
+
+def _periods(table: Table) -> list[Table]:
+    """Return the steps of each epoch from behind its first wait for the accelerator to its last."""
+    found = []
+    for epoch in np.unique(table["epoch"]):
+        one = table[table["epoch"] == epoch]
+        long = _long(one)
+        if len(long):
+            found.append(one[long[0] + 1 : long[-1] + 1])
+    return found
+
+
 def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
     """Return seconds of a step on an accelerator that queues steps, and the steps between waits for it.
 
@@ -259,12 +280,7 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
     found = []
     for table in tables:
         table = untraced(table[warmup:])
-        cycle, between = table["wait"] + table["between"], table["between"]
-        whole = ~np.isnan(between)
-        if np.count_nonzero(whole) < FEW:
-            continue
-        long = np.flatnonzero(whole & (between > 2 * float(cycle[whole].mean())))
-        for before, last in pairwise(long.tolist()):
+        for before, last in pairwise(_long(table).tolist()):
             part = table[before + 1 : last + 1]
             if part["epoch"][0] != table["epoch"][before] or part["epoch"][-1] != part["epoch"][0]:
                 continue
