@@ -140,7 +140,10 @@ def test_steps_that_were_traced_count_only_where_there_are_too_few_others():
 
 
 def asynchronous(seed: int, load: float, device: float = 0.05, every: int = 20, synchronous: float = 0.0):
-    """Steps of a job whose host submits steps, and waits for the accelerator `every` steps."""
+    """Steps of a job whose host submits steps, and waits for the accelerator `every` steps; 0: now and then.
+
+    With `synchronous` it works for so many seconds instead, itself.
+    """
     random = np.random.default_rng(seed)
     found, now, free, arrives, taken = Track(0), 0.0, 0.0, [], []
     for number in range(400):
@@ -151,7 +154,7 @@ def asynchronous(seed: int, load: float, device: float = 0.05, every: int = 20, 
         found.add(0, number, 4, int(got == now), int(1e9 * now), int(1e9 * got), number + 3, 0)
         now = got + random.uniform(0.001, 0.002)
         free = max(free, now) + random.normal(device, 0.02 * device)
-        if number % every == every - 1:
+        if number % every == every - 1 if every else random.random() < 0.06:
             now = now + synchronous if synchronous else max(now, free)
     found.ends[0] = int(1e9 * now)
     return found.table()
@@ -159,9 +162,11 @@ def asynchronous(seed: int, load: float, device: float = 0.05, every: int = 20, 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("load", [0.015, 0.03, 0.04])
-def test_a_host_that_runs_ahead_shows_its_accelerators_time_between_waits(seed, load):
-    found = step_time([asynchronous(seed, load)], warmup=20)
-    assert found is not None and not found.bound and found.in_flight == 20
+@pytest.mark.parametrize("every", [20, 0])
+def test_a_host_that_runs_ahead_shows_its_accelerators_time_between_waits(seed, load, every):
+    found = step_time([asynchronous(seed, load, every=every)], warmup=20)
+    assert found is not None and not found.bound
+    assert found.in_flight == every if every else found.in_flight > 1
     assert found.seconds == pytest.approx(0.05, rel=0.05)
 
 
@@ -175,7 +180,11 @@ def test_a_pace_counts_whole_periods_of_a_host_that_runs_ahead(steps):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_long_step_of_the_hosts_own_is_no_queue(seed):
-    assert queued([asynchronous(seed, 0.03, synchronous=1.0)], warmup=20) is None
+    table = asynchronous(seed, 0.03, synchronous=1.0)
+    assert queued([table], warmup=20) is None
+    # Nor are the steps between them, at which a batch was there, what a step takes.
+    found = step_time([table], warmup=20)
+    assert found is not None and found.bound and found.seconds > 0.05
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -245,6 +245,8 @@ def _alone(table: Table) -> NDArray[np.bool_]:
 
 _PERIODS = 5
 """Fewer stretches than these between waits of the host for its accelerator tell nothing."""
+_BIASED = 0.05
+"""Steps at which no batch was waited for are no sample of all, if they are shorter than these by so much."""
 _OPPOSED = -0.5
 """Correlation and slope of a wait against the time before it, at most, where both make up one time."""
 
@@ -293,15 +295,16 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
     if len(found) < _PERIODS:
         return None
     steps, totals, waits = np.array(found).T
-    usual = int(np.median(steps))
-    alike = steps == usual
-    totals, waits = totals[alike], waits[alike]
-    before_it = totals - waits
-    if usual < 2 or len(totals) < max(_PERIODS, len(steps) / 2) or not waits.std() or not before_it.std():
+    # What more steps explain is left out: they make both longer.
+    alike = np.stack([np.ones(len(steps)), steps], 1)
+    before_it, wait = (part - alike @ np.linalg.lstsq(alike, part)[0] for part in (totals - waits, waits))
+    if np.median(steps) < 2 or not wait.std() or not before_it.std():
         return None
-    opposed = float(np.corrcoef(before_it, waits)[0, 1])
-    slope = opposed * float(waits.std() / before_it.std())
-    return (float(totals.mean()) / usual, usual) if max(opposed, slope) <= _OPPOSED else None
+    opposed = float(np.corrcoef(before_it, wait)[0, 1])
+    slope = opposed * float(wait.std() / before_it.std())
+    if max(opposed, slope) > _OPPOSED:
+        return None
+    return float(totals.sum() / steps.sum()), int(np.median(steps))
 
 
 def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:
@@ -314,7 +317,7 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
     which the process waited for another DataLoader, or took more of its batches than it does as a rule, as
     to validate. Steps that were traced do not count where there are enough others.
     """
-    fed, names, all_times, betweens, waits = [], [], [], [], []
+    fed, names, all_times, betweens, waits, owns = [], [], [], [], [], []
     traced = False
     for table in tables:
         table = untraced(table[warmup:])
@@ -325,6 +328,7 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
             continue
         typical = float(np.median(table["between"][whole]))
         alone = _alone(table)
+        owns.append(table[alone])
         all_times.append(cycle[whole])
         betweens.append((table["between"] - table["other_wait"])[whole])
         waits.append((table["wait"] + table["other_wait"])[whole])
@@ -349,6 +353,12 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         everywhere = reduce(np.intersect1d, names)
         fed = [times[np.isin(its, everywhere)] for times, its in zip(fed, names, strict=True)]
     times, cycles = np.concatenate(fed), np.concatenate(all_times)
+    own = np.concatenate(owns)
+    if len(times) and times.mean() < (1 - _BIASED) * own["between"].mean():
+        # A host that runs ahead, whose waits come at steps that had to wait for a batch, too.
+        times = own["wait"] + own["between"]
+        if own["between"].mean() < (1 - _BIASED) * times.mean():
+            times = times[:0]
     waited = float(np.concatenate(waits).sum() / cycles.sum()) if cycles.sum() else 0.0
     if len(cycles) < few:
         return None
