@@ -123,15 +123,13 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
     progress(files, total)
     if not files:
         raise DatasetError(f"{folder} holds no files with anything in them", "give the folder of the data")
-    # Spread by the golden ratio: the first half of the files, too, has half of the largest.
-    largest = np.sort(largest)[::-1][np.argsort(np.arange(len(largest)) * _GOLDEN % 1)].tolist()
     usual, deep = depths.most_common(1)[0][0], depths.total() - depths[0]
     measured = measure_payload(FolderStore(folder), names) if content else None
     return Likeness(
         files=files,
         bytes=total,
         empty=empty,
-        largest=tuple(max(_SMALLEST, size) for size in largest),
+        largest=spread([max(_SMALLEST, size) for size in largest]),
         quantiles=_quantiles(np.sort(sizes), files, total, largest, smallest),
         folders=folders.total() - folders[0] if usual else 0,
         depth=min(
@@ -139,6 +137,12 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
         ),
         ratio=None if measured is None else float(measured["zstd_ratio"]),
     )
+
+
+def spread(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return `sizes` ordered by the golden ratio: the first half of them, too, has half of the largest."""
+    places = np.argsort(np.arange(len(sizes)) * _GOLDEN % 1)
+    return tuple(np.sort(sizes)[::-1][places].tolist())
 
 
 def _quantiles(

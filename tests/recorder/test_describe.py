@@ -9,7 +9,7 @@ import pytest
 from emulator.errors import SpecError
 from emulator.plugins.recorder.describe import of_loader, size_spec
 from emulator.plugins.recorder.observation import Loader, Settings
-from emulator.plugins.recorder.pattern import Pattern, pattern_of
+from emulator.plugins.recorder.pattern import Pattern, pattern_of, side_files
 from emulator.plugins.recorder.reads import Reads, Tally
 from emulator.plugins.recorder.steps import StepTime
 
@@ -216,3 +216,18 @@ def test_nothing_that_was_read_is_refused():
 def test_sizes_that_are_all_one_need_no_quantiles():
     assert size_spec((7, 7, 7)).distribution == "fixed"
     assert size_spec((7, 8, 9)).quantiles == (7, 8, 9)
+    few = size_spec((5, 6, 9_000_000), listed=True)
+    assert sorted(few.listed) == [5, 6, 9_000_000] and few.listed_among == 3
+    assert few.bytes_mean == 3_000_004, "the mean of the files, not of sizes between them"
+
+
+def test_a_small_file_beside_those_of_many_samples_holds_none():
+    sizes = (600, 54_000, 64_000_000, 67_072_000)
+    reads = Reads(
+        files=4, files_bytes=sum(sizes), sizes=sizes, opens=8, visits=8, visit_bytes=100 * 16384,
+        visit_size=8 * 60_000_000, bytes=100 * 16384, requests=pieces(16384, 100), runs=pieces(16384, 100),
+        followed_files=8, followed_bytes=100 * 16384, backward=46,
+    )  # fmt: skip
+    found = pattern(reads, 100, replace(SHUFFLED, dataset_length=8000))
+    assert (found.files, found.samples_per_file, len(found.sizes)) == (2, 4000, 2)
+    assert side_files([50, 1000, 1000]) == 0, "one that is small, but has its share of the bytes"

@@ -32,6 +32,7 @@ from emulator.launch.scratch import scratch
 from emulator.plugins.recorder.describe import main_loader, main_loaders
 from emulator.plugins.recorder.job import WORKLOAD, Written, several, toml
 from emulator.plugins.recorder.observation import Loader
+from emulator.plugins.recorder.pattern import side_files
 from emulator.plugins.recorder.steps import Pace, settled
 from emulator.plugins.recorder.watch import Watch
 from emulator.record.out import read_failure, read_result
@@ -132,15 +133,20 @@ def _cache(loader: Loader, workload: Workload) -> Literal["cold", "warm"]:
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
     """Make a dataset of links to the files, and return how many there are. Raises FeedrateError."""
     data.mkdir()
-    sizes: list[int] = []
+    found: list[tuple[int, bytes]] = []
     for path in paths:
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116  bytes
             if stat.S_ISREG(status.st_mode) and status.st_size:
-                (data / str(len(sizes))).symlink_to(os.fsdecode(path))
-                sizes.append(status.st_size)
-    if not sizes:
+                found.append((status.st_size, path))
+    if not found:
         raise SpecError("the files that the job read are gone", "")
+    if workload.sample.samples_per_file > 1:
+        found.sort()
+        del found[: side_files([size for size, _ in found])]
+    for number, (_, path) in enumerate(found):
+        (data / str(number)).symlink_to(os.fsdecode(path))
+    sizes = [size for size, _ in found]
     rows = np.zeros(len(sizes), ROW)
     rows["bytes"] = sizes
     manifest = Manifest(

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.config.workload import AcceleratorSpec, JobSpec, LoaderSpec, TrainingSpec, Workload
+from emulator.dataset.like import spread
 from emulator.errors import SpecError
 from emulator.plugins.recorder.observation import Loader, Observation
 from emulator.plugins.recorder.pattern import OWN_BYTES, Pattern, pattern_of
@@ -154,19 +155,24 @@ def recipe_of(pattern: Pattern, name: str, source: str) -> Recipe:
         format="bytes",
         files=pattern.files,
         samples_per_file=pattern.samples_per_file,
-        size=size_spec(pattern.sizes),
+        size=size_spec(pattern.sizes, pattern.listed),
         sources={"size.quantiles": f"{source}: sizes of the files that were read"},
     )
 
 
-def size_spec(sizes: Sequence[int]) -> SizeSpec:
-    """Return the [size] of a recipe whose samples have these quantiles, in bytes. Raises SpecError."""
-    mean = sum((a + b) / 2 for a, b in pairwise(sizes)) / (len(sizes) - 1)
-    if min(sizes) == max(sizes):
-        return SizeSpec(distribution="fixed", bytes_mean=max(5, sizes[0]), shape="flat")
+def size_spec(sizes: Sequence[int], listed: bool = False) -> SizeSpec:
+    """Return the [size] of a recipe whose samples have these sizes, `listed` for each file, or quantiles.
+
+    Raises SpecError.
+    """
+    least, most = min(sizes), max(sizes)
+    if least == most:
+        return SizeSpec(distribution="fixed", bytes_mean=max(5, least), shape="flat")
+    mean = fmean(sizes) if listed else sum((a + b) / 2 for a, b in pairwise(sizes)) / (len(sizes) - 1)
     return SizeSpec(
         distribution="quantiles", quantiles=tuple(sizes), bytes_mean=max(5, round(mean)), shape="flat",
-        bytes_max=max(max(sizes), 2**32 - 2**20),
+        bytes_max=max(most, 2**32 - 2**20), listed=spread(sizes) if listed else (),
+        listed_among=len(sizes) if listed else 0,
     )  # fmt: skip
 
 

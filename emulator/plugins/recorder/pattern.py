@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import pstdev
 from typing import Literal
+
+import numpy as np
 
 from emulator.config.workload import AccessSpec, SampleSpec
 from emulator.errors import SpecError
@@ -30,9 +32,14 @@ _IN_ORDER = 0.2
 """Reads are in order if they go back at most this share as often as random ones would."""
 _FILLED = 1.05
 """Bytes of the first batches, relative to later ones, above which they filled a shuffle buffer."""
+_SEVERAL = 1.5
+"""Files have several samples each where so many samples come to a file."""
 _PAGE = 4096
 _TOUCHED = 0.8
 """Bytes from storage per byte of the samples, at least, where a job touches all of a mapped sample."""
+_SIDE = 0.02
+"""Most bytes of a file beside those of many samples, as an index is, by those of the file with the median
+byte; and most bytes of all such files, by those of all files."""
 _FEW_MOVES = 12
 """Fewer moves between samples of a file say nothing about their order."""
 
@@ -48,7 +55,9 @@ class Pattern:
     """Mean bytes of a sample: a file, or its share of one."""
     sample_sd: int
     sizes: tuple[int, ...]
-    """Quantiles of the bytes of a sample."""
+    """Bytes of a sample in each file, or quantiles of them, as in Reads."""
+    listed: bool
+    """True: of each file that was seen."""
     access: AccessSpec
     block_bytes: int
     told: tuple[str, ...]
@@ -109,6 +118,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     """
     amount = amount_of(loader)
     demand = demand_of(loader, alike, amount)
+    loader, *alike = (without_side_files(one, demand) for one in (loader, *alike))
     each = sample_bytes_read(loader, amount, demand)
     order = order_of(loader, amount, demand)
     layout = layout_of(loader, alike, demand, amount, order)
@@ -167,10 +177,27 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         sample_bytes=sample_bytes,
         sample_sd=round(pstdev(sizes)) if sizes else 0,
         sizes=sizes or (sample_bytes, sample_bytes),
+        listed=len(sizes) == loader.reads.files,
         access=access,
         block_bytes=block,
         told=tuple(told),
     )
+
+
+def without_side_files(loader: Loader, demand: Demand) -> Loader:
+    """Leave out small files beside those of many samples: an index, a list of names. They hold no sample."""
+    reads = loader.reads
+    if demand.different / reads.files < _SEVERAL or len(reads.sizes) != reads.files:
+        return loader
+    sizes = reads.sizes[side_files(reads.sizes) :]
+    return replace(loader, reads=replace(reads, files=len(sizes), files_bytes=sum(sizes), sizes=sizes))
+
+
+def side_files(sizes: Sequence[int]) -> int:
+    """Return how many of these sizes of files, ascending, are of files beside those of samples."""
+    so_far = np.cumsum(sizes)
+    typical = sizes[int(np.searchsorted(so_far, so_far[-1] / 2))]
+    return int(np.count_nonzero((np.array(sizes) < _SIDE * typical) & (so_far <= _SIDE * so_far[-1])))
 
 
 def amount_of(loader: Loader) -> Amount:
@@ -304,8 +331,8 @@ def layout_of(
     whole = reads.visit_bytes >= WHOLE * reads.visit_size and not amount.mapped
     own = whole and not reads.sizes_only and reads.visits > 0.9 * demand.samples / loader.ahead
     own &= settings.sampler in ("iterable", "custom", "WeightedRandomSampler") or files > 0.5 * different
-    if different / files < 1.5 or own:
-        together = files / different if different / files < 1.5 else reads.visits / demand.samples
+    if different / files < _SEVERAL or own:
+        together = files / different if different / files < _SEVERAL else reads.visits / demand.samples
         return Layout(
             files=files, samples_per_file=1, files_per_sample=max(1, round(together)), whole=whole, own=own
         )

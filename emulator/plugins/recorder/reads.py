@@ -133,7 +133,7 @@ class Reads:
     files_bytes: int = 0
     """Total size of these files, in bytes."""
     sizes: tuple[int, ...] = ()
-    """Quantiles 0, 1/256 ... 1 of the file sizes, in bytes."""
+    """The file sizes, ascending, in bytes; of more than 257 files their quantiles 0, 1/256 ... 1."""
     opens: int = 0
     visits: int = 0
     """Number of opens that were followed by a read."""
@@ -193,16 +193,18 @@ class Reads:
 
 
 def quantiles_of(sizes: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return the quantiles 0, 1/256 ... 1 of `sizes`, or an empty tuple for no sizes."""
-    if not len(sizes):
-        return ()
+    """Return `sizes`, ascending; of more than 257 their quantiles 0, 1/256 ... 1."""
+    if len(sizes) <= _QUANTILES:
+        return tuple(np.sort(sizes).tolist())
     found = np.quantile(sizes, np.linspace(0, 1, _QUANTILES))
     return tuple(int(value) for value in np.rint(found))
 
 
 def _pooled(parts: Iterable[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
-    """Return the quantiles of all parts pooled. A part is (quantiles of its file sizes, number of files)."""
+    """Return the sizes of all parts pooled. A part is (its `Reads.sizes`, number of files)."""
     known = [(sizes, count) for sizes, count in parts if sizes]
+    if all(len(sizes) == count for sizes, count in known):
+        return quantiles_of(np.array([size for sizes, _ in known for size in sizes], np.int64))
     most = max((count for _, count in known), default=0)
     grid = [
         np.interp(np.linspace(0, 1, max(2, round(4096 * count / most))), np.linspace(0, 1, len(sizes)), sizes)
