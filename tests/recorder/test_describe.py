@@ -208,6 +208,25 @@ def test_a_map_is_refused_if_a_sample_may_be_less_or_more_than_its_share(storage
         mapped(storage, length)
 
 
+def test_ranks_that_map_the_same_file_read_each_its_share_of_it():
+    reads = Reads(
+        files=1, files_bytes=10**8, sizes=(10**8,), mapped=10**8, storage_bytes=50 * 10**6, faults=9
+    )
+    one = seen(reads, 50)
+    found = pattern_of(replace(one, samples=100, steps=25, reads=reads.plus(reads)), [one, one])
+    assert (found.files, found.samples_per_file, found.sample_bytes) == (1, 100, 10**6)
+
+
+def test_mapped_files_of_a_sample_each_are_not_shared_out_over_those_that_were_not_seen():
+    """Fifty of a hundred were: a sample is not half of a file, nor all of it if less came from storage."""
+    reads = Reads(
+        files=50, files_bytes=50 * 10**6, sizes=(10**6,) * 50, mapped=5 * 10**7, storage_bytes=45 * 10**6
+    )
+    assert pattern(reads, 50).sample_bytes == 10**6
+    with pytest.raises(SpecError, match="not seen how many"):
+        pattern(replace(reads, storage_bytes=30 * 10**6), 50)
+
+
 def test_nothing_that_was_read_is_refused():
     with pytest.raises(SpecError, match="no data file"):
         pattern(Reads(), 100)

@@ -187,6 +187,12 @@ def test_a_long_step_of_the_hosts_own_is_no_queue(seed):
     assert found is not None and found.bound and found.seconds > 0.05
 
 
+@pytest.mark.parametrize("steps", [70, 101])
+def test_too_few_waits_for_an_accelerator_make_a_bound_and_no_time_of_some_steps(steps):
+    found = step_time([asynchronous(1, 0.004)[:steps]], warmup=5)
+    assert found is not None and found.bound and found.seconds == pytest.approx(0.05, rel=0.03)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_an_accelerator_that_waits_for_data_gives_no_time(seed):
     found = step_time([asynchronous(seed, 0.08)], warmup=20)

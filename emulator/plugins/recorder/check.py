@@ -29,7 +29,7 @@ from emulator.files import write_whole
 from emulator.launch.forkserver import Preload
 from emulator.launch.mpirun import launch
 from emulator.launch.scratch import scratch
-from emulator.plugins.recorder.describe import main_loader, main_loaders
+from emulator.plugins.recorder.describe import main_loader, main_loaders, step_words
 from emulator.plugins.recorder.job import WORKLOAD, Written, several, toml
 from emulator.plugins.recorder.observation import Loader
 from emulator.plugins.recorder.pattern import side_files
@@ -200,7 +200,7 @@ def _why(
     ):
         found.append("the job's workers are busy with decoding, and the replay's decode nothing")
     if step is not None and step.bound:
-        found.append("the job waited for nearly every batch, so that its step time is a bound")
+        found.append(f"the step time is a bound: {step_words(step)}")
     if step is not None and step.traced:
         found.append("too few steps came after the tracing, which makes them longer")
     if loader.others:

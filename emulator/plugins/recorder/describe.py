@@ -15,7 +15,7 @@ from emulator.errors import SpecError
 from emulator.plugins.recorder.observation import Loader, Observation
 from emulator.plugins.recorder.pattern import OWN_BYTES, Pattern, pattern_of
 from emulator.plugins.recorder.reads import Reads
-from emulator.plugins.recorder.steps import StepTime
+from emulator.plugins.recorder.steps import FEW, StepTime
 from emulator.units import show_bytes, show_seconds
 
 _MOST_PROCESSES = 16
@@ -249,6 +249,11 @@ def step_words(step: StepTime) -> str:
     if step.bound and not step.at_least:
         return (
             f"of which reads take a part that is not known: a step takes {show_seconds(step.seconds)} or less"
+        )
+    if step.bound and step.steps >= FEW:
+        return (
+            "steps at which no batch was waited for are unlike the others, as where the host runs ahead of "
+            f"its accelerator: a step takes {show_seconds(step.seconds)} or less; a longer stretch may tell"
         )
     if step.bound:
         why = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import pstdev
+from statistics import fmean, pstdev
 from typing import Literal
 
 import numpy as np
@@ -116,9 +116,9 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
 
     Raises SpecError if the evidence is too thin.
     """
-    amount = amount_of(loader)
+    loader, *alike = (without_side_files(one) for one in (loader, *alike))
+    amount = amount_of(loader, alike)
     demand = demand_of(loader, alike, amount)
-    loader, *alike = (without_side_files(one, demand) for one in (loader, *alike))
     each = sample_bytes_read(loader, amount, demand)
     order = order_of(loader, amount, demand)
     layout = layout_of(loader, alike, demand, amount, order)
@@ -184,10 +184,12 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     )
 
 
-def without_side_files(loader: Loader, demand: Demand) -> Loader:
+def without_side_files(loader: Loader) -> Loader:
     """Leave out small files beside those of many samples: an index, a list of names. They hold no sample."""
     reads = loader.reads
-    if demand.different / reads.files < _SEVERAL or len(reads.sizes) != reads.files:
+    if not reads.files or len(reads.sizes) != reads.files:
+        return loader
+    if min(_samples(loader), _length(loader) or math.inf) < _SEVERAL * reads.files:
         return loader
     sizes = reads.sizes[side_files(reads.sizes) :]
     return replace(loader, reads=replace(reads, files=len(sizes), files_bytes=sum(sizes), sizes=sizes))
@@ -200,7 +202,7 @@ def side_files(sizes: Sequence[int]) -> int:
     return int(np.count_nonzero((np.array(sizes) < _SIDE * typical) & (so_far <= _SIDE * so_far[-1])))
 
 
-def amount_of(loader: Loader) -> Amount:
+def amount_of(loader: Loader, alike: Sequence[Loader]) -> Amount:
     """Rule 1: the bytes read, in runs and requests.
 
     Needs traced reads; or opened files that are read whole; or page faults that waited for storage. Raises
@@ -232,7 +234,7 @@ def amount_of(loader: Loader) -> Amount:
             "record while their pages are not in the page cache",
         )
     if mapped:
-        share = _share_of_a_map(loader)
+        share = fmean(_share_of_a_map(one) for one in alike)  # each rank maps the same files
         return Amount(total=stored, run=share, request=share, mapped=True)
     if reads.sizes_only:
         visit = max(1.0, reads.visit_size / max(1, reads.visits))
@@ -248,7 +250,7 @@ def _share_of_a_map(loader: Loader) -> float:
     a sample may be less or more than its share.
     """
     reads, length = loader.reads, loader.settings.dataset_length
-    share = reads.files_bytes / max(1, length, reads.files)
+    share = reads.files_bytes / reads.files * min(1.0, _files_held(loader) / max(1, length))
     wanted = min(reads.files_bytes, share * _samples(loader)) * (1 - reads.resident)
     if length <= 0 or share < _PAGE or (reads.storage_bytes or 0) < _TOUCHED * wanted:
         raise SpecError(
@@ -259,13 +261,29 @@ def _share_of_a_map(loader: Loader) -> float:
     return share
 
 
+def _files_held(loader: Loader) -> float:
+    """Return the files of the dataset, about: those seen, or more where each sample led to another file."""
+    files, length = loader.reads.files, max(1, loader.settings.dataset_length)
+    drawn = min(1.0, max(1.0, _samples(loader)) / length)
+    if loader.settings.sampler == "SequentialSampler":
+        return max(files, (files - 1) / drawn)  # the last one may have been begun
+    least, most = float(files), float(max(files, length))
+    for _ in range(50):  # of `held` files, as many are seen as have one of the drawn samples
+        held = (least + most) / 2
+        if held * (1 - (1 - drawn) ** (length / held)) < files:
+            least = held
+        else:
+            most = held
+    return least
+
+
 def demand_of(loader: Loader, alike: Sequence[Loader], amount: Amount) -> Demand:
     """Rule 2: the samples that the reads were for.
 
     Needs batches with a first dimension, or a batch size. Each rank draws its own samples, so different ones
     add up over ranks.
     """
-    length = max(0, loader.settings.dataset_length)
+    length = _length(loader)
     different = max(1.0, sum(min(_samples(one), length or math.inf) for one in alike))
     filled = _fill(loader, amount)
     return Demand(samples=filled * _samples(loader), different=filled * different, length=length)
@@ -390,6 +408,11 @@ def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, deman
     if layout.own or least <= files / layout.files_per_sample <= demand.different:
         return demand.length * layout.files_per_sample
     return round(demand.length * files / demand.different)
+
+
+def _length(loader: Loader) -> int:
+    """Return the samples of the dataset; 0: not known."""
+    return max(0, loader.settings.dataset_length)
 
 
 def _samples(loader: Loader) -> float:

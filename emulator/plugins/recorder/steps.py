@@ -57,7 +57,8 @@ class StepTime:
     seconds: float
     """Mean seconds of a step; for a bound, an upper limit."""
     bound: bool = False
-    """True: at too few steps no batch was waited for. A step takes `seconds` or less."""
+    """True: at too few steps no batch was waited for, or these are unlike others. A step takes `seconds` or
+    less."""
     at_least: float = 0.0
     """Of a bound: median seconds between two batches, which a step takes unless it goes on beyond them."""
     steps: int
@@ -245,8 +246,9 @@ def _alone(table: Table) -> NDArray[np.bool_]:
 
 _PERIODS = 5
 """Fewer stretches than these between waits of the host for its accelerator tell nothing."""
-_BIASED = 0.05
-"""Steps at which no batch was waited for are no sample of all, if they are shorter than these by so much."""
+_UNLIKE = 0.05
+"""Steps at which no batch was waited for are no sample of all if they are shorter by so much than all without
+their waits, or longer than all with them: a host that runs ahead waits for its accelerator at others."""
 _OPPOSED = -0.5
 """Correlation and slope of a wait against the time before it, at most, where both make up one time."""
 
@@ -353,12 +355,6 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         everywhere = reduce(np.intersect1d, names)
         fed = [times[np.isin(its, everywhere)] for times, its in zip(fed, names, strict=True)]
     times, cycles = np.concatenate(fed), np.concatenate(all_times)
-    own = np.concatenate(owns)
-    if len(times) and times.mean() < (1 - _BIASED) * own["between"].mean():
-        # A host that runs ahead, whose waits come at steps that had to wait for a batch, too.
-        times = own["wait"] + own["between"]
-        if own["between"].mean() < (1 - _BIASED) * times.mean():
-            times = times[:0]
     waited = float(np.concatenate(waits).sum() / cycles.sum()) if cycles.sum() else 0.0
     if len(cycles) < few:
         return None
@@ -371,9 +367,17 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
             waited=waited,
             traced=traced,
         )
-    if len(times) < few:
+    most = float(cycles.mean())
+    like = True
+    if not in_turn and len(times):
+        own = np.concatenate(owns)
+        whole_periods = np.concatenate([own[:0], *(part for one in owns for part in _periods(one))])
+        own = whole_periods if 2 * len(whole_periods) > len(own) else own
+        most = float((own["wait"] + own["between"]).mean())
+        like = (1 - _UNLIKE) * own["between"].mean() < times.mean() < (1 + _UNLIKE) * most
+    if len(times) < few or not like:
         return StepTime(
-            seconds=float(cycles.mean()),
+            seconds=most,
             bound=True,
             at_least=float(np.median(np.concatenate(betweens))),
             steps=len(times),
