@@ -189,7 +189,7 @@ class Run:
             "host_cpu_count": [8] * self.hosts,
             "host_processor_name": "",
             "potential_caching": [1] * self.hosts,
-            "host_cpuinfo": {"model name": "AMD EPYC", "siblings": "8"},
+            "host_cpuinfo": {"model name": "AMD EPYC", "physical id": "0", "siblings": "8"},
             "host_meminfo": {"MemTotal": "16777216 kB"},
             "host_memory_GB": [16.0] * self.hosts,
             "data_size_per_host_GB": 0.1,

@@ -7,6 +7,7 @@ import math
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from emulator.config.reader import to_plain
 from emulator.errors import FeedrateError
 from emulator.plugins.mlperf.results import Imports, import_folder, results_of
 
-SEED, TREES = 32, 500
+SEEDS, TREES = (32, 202, 203), 500
 DAMAGES = ("truncate", "flip", "swap", "delete")
 LOST = ("seed", "saved", "au_met")
 """Facts of a run that become unknown without a figure that changes."""
@@ -40,7 +41,7 @@ def tree(tmp_path_factory) -> Path:
         run = Run(**as_asked, steps=10, start=start)
         run.write(root / f"closed/One/results/sys/unet3d_h100/run{number}", "v1.0", logs=False, seed=number)
         place = root / f"closed/Two/results/sys/training/unet3d/run/{start:%Y%m%d_%H%M%S}"
-        run.write(place, "v3.0", seed=number)
+        replace(run, oversleep=0.0005).write(place, "v3.0", seed=number)  # v3.0 logs sleeps as they were
     for number, verb in enumerate(("save", "load")):
         start = START + timedelta(hours=number)
         place = root / f"closed/Two/results/sys/checkpointing/llama3-8b/{start:%Y%m%d_%H%M%S}"
@@ -108,9 +109,41 @@ def test_the_intact_tree_says_nothing(tree):
     assert set(results(imports)) == {"One-sys-unet3d-h100", "Two-sys-unet3d-h100", "Two-sys-llama3-8b"}
 
 
+@pytest.mark.parametrize(
+    ("file", "was", "became", "said"),
+    [
+        ("unet3d_h100/run0/configs/config.yaml", "68341808", "68341802", "bytes_sd is 68341802 here"),
+        ("training/unet3d/run/20260101_000000/1_output.json", "0.7235", "0.7435", "its start and end 3.7"),
+        ("training/unet3d/run/20260101_000000/1_output.json", "0.3235", "0.3135", "compute is 0.3135 to"),
+        (
+            "training/unet3d/run/20260101_000000/summary.json",
+            "        16.0",
+            "16.4",
+            "host_memory_GB is 16.4 of a",
+        ),
+        (
+            "training/unet3d/run/20260101_000000/summary.json",
+            "        8\n",
+            "48\n",
+            "host_cpu_count is 48 of a",
+        ),
+        ("checkpointing/llama3-8b/20260101_000000/summary.json", "[96,", "[16,", "host_cpu_count is 8 of a"),
+    ],
+)
+def test_a_digit_that_another_document_knows_is_said(file, was, became, said, tree, tmp_path):
+    shutil.copytree(tree, tmp_path / "tree")
+    (path,) = (tmp_path / "tree").glob(f"closed/*/results/sys/{file}")
+    assert was in path.read_text()
+    path.write_text(path.read_text().replace(was, became, 1))
+    ((_, (why,)),) = import_folder(tmp_path / "tree").notes.items()
+    assert said in why
+
+
 @pytest.mark.long
-def test_no_damage_is_silent(tree, tmp_path):
-    dice, intact = random.Random(SEED), results(import_folder(tree))
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_damage_is_silent(seed, tree, tmp_path):
+    dice, intact = random.Random(seed), results(import_folder(tree))
     silent = []
     for number in range(TREES):
         root = tmp_path / "damaged"

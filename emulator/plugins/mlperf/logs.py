@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.parts import Floats
+from emulator.config.workload import Workload
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.summary import PublishedTraining
 from emulator.plugins.mlperf.tree import RunFolder
@@ -114,14 +115,15 @@ def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]
     return blocks
 
 
-def step_rows(
-    blocks: Sequence[Block], step_seconds: float, batch: int, sample_bytes: float, skips: int
-) -> Steps:
+def step_rows(blocks: Sequence[Block], workload: Workload, skips: int) -> Steps:
     """Convert blocks to rows of feedrate's step log, as point 0.
 
-    Compute is nominal; what the sleep took beyond it is overshoot. What a block took beyond its steps,
+    Compute is nominal; what the sleep took beyond it is overshoot. Where no log has more than the nominal
+    compute, as in v1.0, the sleep is what a step took beyond its load. What a block took beyond its steps,
     barriers and bookkeeping, is spread evenly over them: DLIO does not log it step by step.
     """
+    batch, step_seconds = workload.loader.batch_size, workload.accelerator.step_seconds
+    measured = any((block.compute > step_seconds).any() for block in blocks)
     parts = [np.zeros(0, dtype=STEP)]
     clock: dict[int, float] = {}
     done: dict[tuple[int, int], int] = {}
@@ -129,15 +131,16 @@ def step_rows(
         rows = np.zeros(block.steps, dtype=STEP)
         before = done.get((block.rank, block.epoch), 0)
         begin = clock.get(block.rank, 0.0)
-        barrier = (block.seconds(batch, skips) - float(block.proc.sum())) / block.steps
-        ends = np.cumsum(block.proc + barrier)
+        slept = block.compute if measured else block.proc - block.load
+        barrier = (block.seconds(batch, skips) - float((block.load + slept).sum())) / block.steps
+        ends = np.cumsum(block.load + slept + barrier)
         rows["rank"], rows["epoch"] = block.rank, block.epoch
         rows["step"] = before + np.arange(block.steps)
-        rows["samples"], rows["bytes"] = batch, round(batch * sample_bytes)
+        rows["samples"], rows["bytes"] = batch, round(batch * workload.sample_read.bytes_mean)
         rows["begin"] = begin + np.concatenate([[0.0], ends[:-1]])
         rows["wait"] = block.load
         rows["compute"] = step_seconds
-        rows["overshoot"] = block.proc - block.load - step_seconds
+        rows["overshoot"] = slept - step_seconds
         rows["barrier"] = barrier
         clock[block.rank] = begin + float(ends[-1])
         done[block.rank, block.epoch] = before + block.steps
@@ -148,17 +151,24 @@ def step_rows(
 def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
     """Return an epoch's seconds in blocks, by the first rank's clock; None: not recorded."""
     stats = run.epochs.get("", run.epochs.get("0", {})).get(str(epoch + 1), {})
-    total = 0.0
-    for table in (table for key, table in stats.items() if key.startswith("block")):
-        try:
-            begin, end = (datetime.fromisoformat(str(table.get(key))) for key in ("start", "end"))
-            seconds = (end - begin).total_seconds()
-        except (ValueError, TypeError, OverflowError, AttributeError):
-            return None
-        if not 0 < seconds < _LONGEST_BLOCK:
-            return None
-        total += seconds
-    return total or None
+    times = [_seconds(table) for key, table in stats.items() if key.startswith("block")]
+    return sum(filter(None, times)) or None if all(times) else None
+
+
+def block_seconds(run: RunFolder, block: Block) -> float | None:
+    """Return a block's seconds by its own rank's clock; None: not recorded."""
+    stats = run.epochs.get(str(block.rank), run.epochs.get("", {}) if block.rank == 0 else {})
+    return _seconds(stats.get(str(block.epoch + 1), {}).get(f"block{block.number}"))
+
+
+def _seconds(span: Any) -> float | None:
+    """Return the seconds from start to end of a span; None: not recorded, or impossible."""
+    try:
+        begin, end = (datetime.fromisoformat(str(span.get(key))) for key in ("start", "end"))
+        seconds = (end - begin).total_seconds()
+    except (ValueError, TypeError, OverflowError, AttributeError):
+        return None
+    return seconds if 0 < seconds < _LONGEST_BLOCK else None
 
 
 def check_logs(run: RunFolder, published: PublishedTraining, blocks: Sequence[Block]) -> None:

@@ -112,8 +112,7 @@ def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Im
     check_logs(run, published, blocks)
     figures = recompute(run, published, spec, blocks)
     said = (*run.unread, *of_training(run, published, spec, figures, blocks))
-    step, batch = spec.accelerator.step_seconds, spec.loader.batch_size
-    rows = step_rows(blocks, step, batch, spec.sample_read.bytes_mean, figures.skips or 0)
+    rows = step_rows(blocks, spec, figures.skips or 0)
     return ImportedTraining(
         run=run, published=published, workload=spec, figures=figures, rows=rows, said=said
     )

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import numpy as np
 from emulator.config.catalog import names
 from emulator.config.reader import Source, build, stated, toml_text
 from emulator.config.recipe import Recipe, SizeSpec
-from emulator.config.workload import SampleSpec, Workload, load_workload
+from emulator.config.workload import AcceleratorSpec, SampleSpec, Workload, load_workload
 from emulator.dataset.formats import format_named
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import SpecError
@@ -236,14 +237,19 @@ def _accelerator(config: Config) -> dict[str, Any]:
     suffixes = (end for end in _ACCELERATORS if re.search(rf"[_-]{end}(?![a-z0-9])", choice))
     batch = config.whole("reader.batch_size", 1)
     seconds = float(config.number("train.computation_time") or 0.0)
-    catalogue = (load_workload(known).accelerator for known in names("workloads"))
-    provenances = (a.provenance for a in catalogue if (a.step_batch_size, a.step_seconds) == (batch, seconds))
+    provenances = (a.provenance for a in _known() if (a.step_batch_size, a.step_seconds) == (batch, seconds))
     return {
         "name": _ACCELERATORS.get(next(suffixes, ""), "accelerator not stated"),
         "step_seconds": seconds,
         "step_batch_size": batch,
         "provenance": next(provenances, "chosen"),
     }
+
+
+@cache
+def _known() -> tuple[AcceleratorSpec, ...]:
+    """Return the accelerators of the catalogue. A tree has hundreds of runs, each with a configuration."""
+    return tuple(load_workload(name).accelerator for name in names("workloads"))
 
 
 def _columns(config: Config) -> tuple[ParquetColumn, ...]:
@@ -373,6 +379,7 @@ def _sizes(sample: SampleSpec) -> dict[str, Any]:
     }
 
 
+@cache
 def _crop(sample: SampleSpec) -> tuple[int, ...]:
     """Return a cube of voxels that every sample of the recipe holds; () for samples that are no volumes.
 
