@@ -220,10 +220,8 @@ def _of_machines(run: RunFolder, machines: Machines) -> Iterator[str]:
     if hosts - {machines.num_hosts} or machines.num_hosts > machines.num_accelerators:
         each = " and ".join(map(str, sorted(hosts))) or str(machines.num_accelerators)
         yield f"summary.json: num_hosts is {machines.num_hosts}, and its lists have {each}"
-    info, kib = (
-        _table(run.summary.get("host_cpuinfo")),
-        _table(run.summary.get("host_meminfo")).get("MemTotal"),
-    )
+    info = _table(run.summary.get("host_cpuinfo"))
+    kib = str(_table(run.summary.get("host_meminfo")).get("MemTotal")).partition(" ")[0]
     # The last processor of /proc/cpuinfo is on the last socket.
     sockets, threads = _whole(info.get("physical id"), -1) + 1, _whole(info.get("siblings"))
     facts: dict[str, tuple[Sequence[float], float]] = {
