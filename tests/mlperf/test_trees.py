@@ -175,6 +175,18 @@ def test_by_whose_formula_is_decided_or_left_open(tmp_path):
     assert decided.figures.skips == 1 and decided.figures.x_ideal == pytest.approx(exact.x_ideal)
 
 
+def test_a_run_whose_rate_is_unknown_is_no_part_of_the_knee(tmp_path):
+    for ranks, known in ((2, True), (4, True), (8, False)):
+        run = Run(ranks=ranks, steps=200, oversleep=0.004)
+        run.write(tmp_path / "in" / f"{ranks}", "v3.0", logs=False, metadata=known)
+    done = feedrate("import", tmp_path / "in", "--out", tmp_path / "out")
+    assert done.status == 0, done.err
+    result = read_result(tmp_path / "out")
+    assert result.knee is not None and result.knee.fed == 4
+    assert [math.isnan(point.samples_per_second) for point in result.points] == [False, False, True]
+    assert feedrate("report", tmp_path / "out", "--html", tmp_path / "page.html").status == 0
+
+
 def test_recomputed_above_published_is_said(tmp_path):
     folder = Run(steps=200).write(tmp_path / "run", "v3.0", logs=False)
     summary = json.loads((folder / "summary.json").read_text())

@@ -78,7 +78,8 @@ class ImportedTraining:
         size = round(files * each * first.sample.bytes_mean)
         memory = max(sum(imported.published.memory) for imported in runs)
         small = small_dataset(size, memory) if memory else None
-        several = len({point.ranks for point in points}) > 1
+        rated = [point for point in points if math.isfinite(point.samples_per_second)]
+        several = len({point.ranks for point in rated}) > 1
         result = new_result(
             "imported",
             command=tuple(command),
@@ -98,7 +99,7 @@ class ImportedTraining:
             label=self.run.system,
             environment={"memory_bytes": memory, "imported": [_provenance(imported) for imported in runs]},
             points=points,
-            knee=find_knee(points, first.training.au_threshold) if several else None,
+            knee=find_knee(rated, first.training.au_threshold) if several else None,
             flags=(small,) if small else (),
         )
         return result, np.concatenate([np.zeros(0, STEP), *rows])
