@@ -177,4 +177,7 @@ TRACES = Group("traces", "trace reader")
 """Functions that `feedrate import` calls, by the end of a file's name without its first dot."""
 TABLES = Group("tables", "table")
 """Functions from a result, and names or files of the systems that it ran on, to tables beside the result."""
-GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, NOISE, TRACES, TABLES)
+RULES = Group("rules", "set of rules")
+"""Functions from a result, their own name, and True for the strictest division, to a line for each rule that
+the result does not meet. One that is only planned has NaN for what it will measure."""
+GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, NOISE, TRACES, TABLES, RULES)

@@ -20,6 +20,7 @@ from emulator.config.storage import Cache
 from emulator.errors import SpecError
 from emulator.files import require_writable
 from emulator.record.result import RunResult
+from emulator.registry import RULES
 from emulator.report.junit import write_junit
 from emulator.report.terminal import print_result
 from emulator.report.view import kind_of
@@ -54,6 +55,15 @@ Ranks = Annotated[
     int | None,
     typer.Option("--ranks", "-n", min=1, help="Ranks to start on this machine; not needed under mpirun."),
 ]
+RulesName = Annotated[
+    str,
+    typer.Option(
+        "--rules",
+        metavar="|".join(RULES),
+        help="Refuse what MLPerf Storage's rules of this version would not count.",
+    ),
+]
+Closed = Annotated[bool, typer.Option("--closed", help="With --rules: those of CLOSED, too.")]
 Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the result, for people.")]
 
 

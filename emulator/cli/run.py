@@ -32,6 +32,7 @@ from emulator.record.steps import step_blocks
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.job import TrainingJob, mismatch
+from emulator.run.preflight import Rules
 from emulator.run.selftest import self_test as measure_overhead
 from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
@@ -88,6 +89,8 @@ class Training:
         bool,
         typer.Option("--mismatched-dataset", help="Run on a dataset unlike the workload's; results say so."),
     ] = False
+    rules: options.RulesName = ""
+    closed: options.Closed = False
     dry_run: options.DryRun = False
     force: options.Force = False
 
@@ -117,6 +120,7 @@ class Training:
             force=self.force,
             command=options.command_line(),
             label=self.label,
+            rules=Rules(self.rules, self.closed),
         )
 
     def start(
@@ -159,6 +163,9 @@ class Training:
 def run(
     training: Training,
     gate: options.Gate,
+    loops: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Run it N times, as sets of MLPerf Storage: 6.")
+    ] = 1,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Measure only what the emulator costs.")
     ] = False,
@@ -174,7 +181,7 @@ def run(
     if self_test:
         _self_test(spec, training.loader)
         return
-    training.start(training.job("run", spec), lambda size: FixedCounts((size,)), gate, usual=1)
+    training.start(training.job("run", spec), lambda size: FixedCounts((size,) * loops), gate, usual=1)
 
 
 def sweep(

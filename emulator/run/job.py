@@ -12,6 +12,7 @@ from emulator.config.workload import Placement, Workload
 from emulator.dataset.manifest import Manifest
 from emulator.order import RankPlan, plan_for
 from emulator.record.result import Kind
+from emulator.run.preflight import NO_RULES, Rules
 from emulator.units import show_bytes
 
 
@@ -45,6 +46,8 @@ class TrainingJob:
     """The command line that repeats it."""
     label: str = ""
     """A name for the result, for people."""
+    rules: Rules = NO_RULES
+    """The rules by which the result is to be valid."""
 
     @property
     def direct(self) -> bool:

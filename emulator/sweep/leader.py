@@ -35,6 +35,8 @@ from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
 from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools, share_done
+from emulator.sweep.planned import planned_point
+from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
 from emulator.units import counted, show_rate, show_seconds
@@ -102,6 +104,13 @@ class Leader:
             environment["hosts_differ"] = differences
             live.say(f"note: the software of hosts differs: {differences}")
         result = first_result(job, manifest, environment)
+        active = [hosts[rank] for rank in activation_order(hosts, job.placement)]
+        counts = self._schedule.expected(points, self._pace.limit)
+        planned = [
+            planned_point(job, manifest, number, active[:count])
+            for number, count in enumerate(counts, start=len(points))
+        ]
+        job.rules.require(replace(result, points=(*points, *planned)))
         if job.resume:
             self._pace.probed(probe)
             result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))

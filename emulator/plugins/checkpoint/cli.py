@@ -22,6 +22,7 @@ from emulator.config.reader import to_plain
 from emulator.errors import SpecError
 from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob, checkpoint_job
 from emulator.plugins.checkpoint.start import run_checkpoint
+from emulator.run.preflight import Rules
 from emulator.units import show_bytes
 
 GIB = 2**30
@@ -54,6 +55,8 @@ def checkpoint(
     models: Models = False,
     out: options.Out = None,
     label: options.Label = "",
+    rules: options.RulesName = "",
+    closed: options.Closed = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
@@ -86,6 +89,7 @@ def checkpoint(
         shift=shift,
         command=options.command_line(),
         label=label,
+        rules=Rules(rules, closed),
     )
     if dry_run:
         _show_plan(job, ranks or job.usual_ranks)

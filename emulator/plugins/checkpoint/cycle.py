@@ -17,7 +17,7 @@ from emulator.files import sync_folder
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
-from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result
+from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result, planned
 from emulator.record.machine import cpu_seconds
 from emulator.record.out import ResultFolder
 from emulator.record.result import Checkpoint, Flag, RunResult
@@ -52,6 +52,7 @@ def measure(
 
         def create() -> ResultFolder:
             empty = empty_result(job, hosts, memory, direct)
+            job.rules.require(planned(job, empty, len(hosts), len(set(hosts))))
             return ResultFolder.create(job.out, empty, force=force)
 
         io = job.model.io

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from emulator.launch.launched import started_by_mpi
 from emulator.plugins.checkpoint.files import FOLDER
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.out import check_out
-from emulator.record.result import Flag, RunResult, new_result
+from emulator.record.result import Checkpoint, Flag, RunResult, new_result
+from emulator.run.preflight import NO_RULES, Rules
 from emulator.units import show_bytes
 
 HOST_RANKS = 8
@@ -53,6 +55,8 @@ class CheckpointJob:
     """The command line that repeats it."""
     label: str = ""
     """A name for the result, for people."""
+    rules: Rules = NO_RULES
+    """The rules by which the result is to be valid."""
 
     @property
     def root(self) -> Path:
@@ -108,6 +112,7 @@ def checkpoint_job(
     shift: bool = False,
     command: Sequence[str] = (),
     label: str = "",
+    rules: Rules = NO_RULES,
 ) -> CheckpointJob:
     """Return a job for the model of that name or TOML file; None: as the model says.
 
@@ -126,7 +131,26 @@ def checkpoint_job(
         out=out,
         command=tuple(command),
         label=label,
+        rules=rules,
     )
+
+
+def planned(job: CheckpointJob, result: RunResult, ranks: int, hosts: int) -> RunResult:
+    """Return `result`, which has no checkpoints, with those to be made, and NaN for what will be measured."""
+    io, unknown = job.model.io, math.nan
+    made = Checkpoint(
+        direction="write",
+        number=0,
+        ranks=ranks,
+        hosts=hosts,
+        bytes=job.total(ranks),
+        began=unknown,
+        seconds=unknown,
+        fastest_seconds=unknown,
+        bytes_per_second=unknown,
+        slowest_rank=0,
+    )
+    return replace(result, checkpoints=(made,) * io.writes + (replace(made, direction="read"),) * io.reads)
 
 
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:

@@ -313,7 +313,9 @@ def _spread(runs: TrainingRuns, version: Version) -> Answer:
     rates = [run.point.samples_per_second for run in runs.counted]
     mean = sum(rates) / len(rates)
     percent = 100 * (max(rates) - min(rates)) / mean if mean else 0.0
-    return f"{percent:.2f} %", percent <= SPREAD_PERCENT if len(rates) >= RUNS else None
+    if len(rates) < RUNS or math.isnan(percent):
+        return f"{percent:.2f} %", None
+    return f"{percent:.2f} %", percent <= SPREAD_PERCENT
 
 
 def _seeds(runs: TrainingRuns, version: Version) -> Answer:
@@ -571,6 +573,16 @@ def self_check(result: RunResult, version: str = "") -> list[Check]:
         return [_check(version, CHECKPOINTING, run, run.ranks)]
     counts = sorted({point.ranks for point in result.points})
     return [_check(version, TRAINING, TrainingRuns(result, count), count) for count in counts]
+
+
+def broken(result: RunResult, version: str, closed: bool) -> list[str]:
+    """Return a line for each rule that `result` does not meet; what is NaN, as in a planned one, is not asked."""
+    return [
+        f"{check.accelerators} accelerators: {rule.line}"
+        for check in self_check(result, version)
+        for rule in check.rules
+        if rule.met is False and (closed or rule.division != CLOSED)
+    ]
 
 
 def rules_of(version: str, rules: tuple[Rule, ...]) -> list[tuple[str, Rule]]:
