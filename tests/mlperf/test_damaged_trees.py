@@ -24,8 +24,9 @@ SEEDS, TREES = (32, 202, 203), 500
 DAMAGES = ("truncate", "flip", "swap", "delete")
 LOST = ("seed", "saved", "au_met")
 """Facts of a run that become unknown without a figure that changes."""
-ONCE = ("slowest_rank", "host", "named")
-"""Names that one document alone has: a rank's file does not say its rank, v1.0 names a host once."""
+ONCE = ("slowest_rank", "host", "named", "start")
+"""Facts that one document alone has: a rank's file does not say its rank, v1.0 names a host once, and a run
+may have started up to an hour before its first epoch."""
 TOLD = ("flags", "created", "command", "title", "sources", "verdict", "knee", "from_logs")
 """What says it, or follows from the figures."""
 START = datetime(2026, 1, 1)
@@ -127,6 +128,14 @@ def test_the_intact_tree_says_nothing(tree):
             "48\n",
             "host_cpu_count is 48 of a",
         ),
+        (
+            "unet3d_h100/run0/summary.json",
+            "00:00:00",
+            "00:00:30",
+            "start is 2026-01-01T00:00:30, and the first",
+        ),
+        ("unet3d_h100/run0/summary.json", "2026-", "2025-", "start is 2025-01-01T00:00:00, and the first"),
+        ("checkpointing/llama3-8b/20260101_000000/summary.json", "52.35", "51.35", "52.35 by its rank 0"),
         ("checkpointing/llama3-8b/20260101_000000/summary.json", "[96,", "[16,", "host_cpu_count is 8 of a"),
     ],
 )

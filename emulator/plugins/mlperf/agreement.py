@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -252,6 +253,12 @@ def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
             yield f"the folder is called {folder}, and summary.json says {machines.start}"
         if off := next((name for name in run.metadata if _NAMED.search(name) and folder not in name), ""):
             yield f"{off} is of another run than {folder}"
+    own = run.epochs.get("0", run.epochs.get("", {})).values()
+    parts = [part for epoch in own for part in (epoch, *epoch.values()) if isinstance(part, Mapping)]
+    first = min(filter(None, (_moment(part.get("start")) for part in parts)), default=None)
+    # Rank 0 writes the summary, so both are of one clock.
+    if first and not -1 <= (first - start).total_seconds() <= 60 * _WINDOW:
+        yield f"summary.json: start is {machines.start}, and the first epoch began at {first.isoformat()}"
     for rank, epochs in run.epochs.items():
         for epoch, span in epochs.items():
             spans = [(key, value) for key, value in span.items() if isinstance(value, Mapping)]
@@ -423,19 +430,16 @@ def _of_model(workload: Mapping[str, Any], ranks: int, checkpoints: Sequence[Che
 
 
 def _of_checkpoint_metric(run: RunFolder, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
-    """Compare the means in the summary, which are of rank 0, with the fastest and the slowest rank."""
+    """Compare the means in the summary with those of rank 0, from which DLIO takes them."""
     if len({repr([sorted(epoch) for epoch in epochs.values()]) for epochs in run.epochs.values()}) > 1:
         yield "not every per_epoch_stats.json times the same checkpoints"
-    metric = _table(run.summary.get("metric"))
-    for verb, direction in (("save", "write"), ("load", "read")):
-        made = [one for one in checkpoints if one.direction == direction]
-        if not made:
-            continue
-        ranks = [(one.fastest_seconds, one.seconds) for one in made]
-        rates = [tuple(one.bytes / GIB / s for s in of) for one, of in zip(made, ranks, strict=True)]
-        for name, found in (("duration_mean_seconds", ranks), ("io_mean_GB_per_second", rates)):
+    metric, size = _table(run.summary.get("metric")), checkpoints[0].bytes / GIB
+    first = run.epochs.get("0", run.epochs.get("", {})).values()
+    for verb in ("save", "load"):
+        spans = [span for epoch in first for key, span in epoch.items() if key.startswith(f"{verb}_ckpt")]
+        seconds = [float(span["duration"]) for span in spans]
+        means = {"duration_mean_seconds": seconds, "io_mean_GB_per_second": [size / each for each in seconds]}
+        for name, values in means.items() if seconds else ():
             key = f"{verb}_checkpoint_{name}"
-            low, high = sorted(sum(column) / len(made) for column in zip(*found, strict=True))
-            stated = metric.get(key)
-            if not isinstance(stated, int | float) or not low * (1 - _SIZE) <= stated <= high * (1 + _SIZE):
-                yield f"summary.json: {key} is {_short(stated)}, {low:.4g} to {high:.4g} by its ranks"
+            told = {"in summary.json": metric.get(key, "not there"), "by its rank 0": fmean(values)}
+            yield from _differ(key, told, _EXACT)

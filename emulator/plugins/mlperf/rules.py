@@ -576,7 +576,7 @@ def self_check(result: RunResult, version: str = "") -> list[Check]:
 
 
 def broken(result: RunResult, version: str, closed: bool) -> list[str]:
-    """Return a line for each rule that `result` does not meet; what is NaN, as in a planned one, is not asked."""
+    """Return a line for each rule that `result` does not meet. NaN, as a planned one has, breaks no rule."""
     return [
         f"{check.accelerators} accelerators: {rule.line}"
         for check in self_check(result, version)
