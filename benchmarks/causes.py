@@ -1,7 +1,6 @@
 """Compares known limits of real runs with those that feedrate names.
 
     python benchmarks/causes.py [--only WORD] [--log FILE] [--repeats 3] [--table results/causes.md]
-    python benchmarks/causes.py --advice [--log FILE]
 
 Needs root, cgroup v1, stress-ng, and a machine whose others do nothing: runs, and what disturbs them, are in
 cgroups that outweigh the rest of it a hundred times. Each run is a line of JSON in FILE; those that are there
@@ -16,7 +15,6 @@ import fcntl
 import json
 import mmap
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -28,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +34,11 @@ import namespaces
 import psutil
 from processes import AS_ROOT, feedrate
 
-from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.analysis.bound import LIMIT_NAMES
 from emulator.launch.scratch import ranks_in
 from emulator.record.out import read_result
 from emulator.record.result import CLIENT as CLIENT_KINDS
 from emulator.record.result import Point
-from emulator.units import parse_rate
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "tests" / "lab"
@@ -449,44 +446,6 @@ CASES = (
 )
 
 
-def advised(case: Case, text: str) -> tuple[Case, float] | None:
-    """The case as the advice `text` would have it, and the share of the demand that it promises."""
-    share = float(found[1]) / 100 if (found := re.search(r"would give (\d+)%", text)) else 1.0
-    if found := re.match(r"([\d.]+ [kMG]B/s) more would feed", text):
-        more = parse_rate(found[1])
-        return replace(case, before=lambda: device(round(80 * 10**6 + more))), share
-    if found := re.match(r"([\d,]+) more requests per second", text):
-        more = float(found[1].replace(",", ""))
-        return replace(case, before=lambda: device(0, 0.0005, 0, 600 + more)), share
-    if found := re.match(r"(\d+) workers instead", text):
-        return replace(case, words=(*case.words, "--set", f"loader.workers={found[1]}")), share
-    if "end them" in text:
-        return replace(case, trouble=None), share
-    if found := re.match(r"a quota of (\d+) cores? for the ranks", text):
-        return replace(case, before=lambda: quota(int(found[1]))), share
-    return None
-
-
-FOLLOWED = ("capped device", "device of 600 IOPS", "device of 12 ms", "stress-ng --cpu 4", "CPU quota of 0.4")
-"""Cases whose advice is followed, one of each class that has a number."""
-
-
-def follow(log: Path, only: str) -> None:
-    """Follow the advice of each class once, and compare its number with what happened then."""
-    for case in CASES:
-        for loader in case.loaders if case.name in FOLLOWED and only in case.name else ():
-            first = run(case, loader, 0)
-            if (found := advised(case, str(first["help"]))) is None:
-                print("no number", case.name, loader, first["help"], sep=" | ", flush=True)
-                continue
-            then = run(found[0], loader, 0)
-            row = {"advice": first["help"], "case": case.name, "loader": loader, "said": found[1]}
-            row |= {"before": first["x_ideal"], "then": then["x_ideal"]}
-            with log.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(row, flush=True)
-
-
 def run(case: Case, loader: str, number: int) -> dict[str, object]:
     """One run of a case: what feedrate says."""
     out = FOLDER / "out"
@@ -542,7 +501,6 @@ def facts(point: Point) -> dict[str, object]:
         "seconds": round(point.seconds, 1),
         "shares": {} if lost is None else {cause: round(getattr(lost, cause), 3) for cause in CAUSES},
         "flags": sorted(flag.name for flag in point.flags),
-        "help": point.bound.help or HELPS.get(point.bound.kind, ""),
         "evidence": point.bound.evidence,
     }
 
@@ -557,7 +515,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=86_400, help="no run begins after so long")
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--advice", action="store_true", help="follow the advice of each class once")
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
     GROUP.mkdir(exist_ok=True)
@@ -574,11 +531,8 @@ def main() -> None:
         words = feedrate("generate", DATA, "--recipe", "tiny", "--files", "128")
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was set up is taken down
-    if options.advice:
-        follow(options.log, options.only)
-        return
     began = time.monotonic()
-    known = {(row["case"], row["loader"], row["number"]) for row in done if "number" in row}
+    known = {(row["case"], row["loader"], row["number"]) for row in done}
     for number in range(options.repeats):
         for case in CASES:
             for loader in case.loaders:
@@ -611,9 +565,8 @@ def leave_group() -> None:
         GROUP.rmdir()
 
 
-def table(every: Sequence[dict[str, Any]]) -> str:
-    """The confusion matrix, every cause, and what became of the advice."""
-    rows = [row for row in every if "number" in row]
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The confusion matrix, and every cause."""
     matrix = Counter((row["limit"][0], row["kind"]) for row in rows)
     right = sum(row["right"] for row in rows)
     clients = [row for row in rows if row["limit"][0] in CLIENT_KINDS]
@@ -639,12 +592,6 @@ def table(every: Sequence[dict[str, Any]]) -> str:
     for name, loader in dict.fromkeys((row["case"], row["loader"]) for row in rows):
         same = [row for row in rows if (row["case"], row["loader"]) == (name, loader)]
         lines.append(f"| {name} | {loader} | {' | '.join(summary(same))} |")
-    lines += ["", "Advice that was followed, once a class, with the share of the demand:", ""]
-    lines += ["| cause | loader | before | advice | said | then |", "|---" * 6 + "|"]
-    for row in every:
-        if "advice" in row:
-            shares = f"{row['advice']} | {row['said']:.2f} | {row['then']:.2f}"
-            lines.append(f"| {row['case']} | {row['loader']} | {row['before']:.2f} | {shares} |")
     return "\n".join(lines) + "\n"
 
 

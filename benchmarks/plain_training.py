@@ -6,11 +6,9 @@ A DataLoader with worker processes over np.load, a random crop, a step of time.s
 """
 
 import json
-import os
 import random
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -38,27 +36,6 @@ class Volumes(Dataset):
         ]
         place = (..., *(slice(begin, begin + self.edge) for begin in corner))
         return torch.from_numpy(image[place].copy()), torch.from_numpy(label[place].copy())
-
-
-class Stretches(Dataset):
-    """Stretches of files, as long as a sample, each read by one os.preadv. read_path.py has them."""
-
-    def __init__(self, paths: list[str], sample: int) -> None:
-        self.places = [
-            (path, at) for path in paths for at in range(0, Path(path).stat().st_size - sample + 1, sample)
-        ]
-        self.sample = sample
-
-    def __len__(self) -> int:
-        return 10**9
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        path, at = self.places[index % len(self.places)]
-        data = torch.empty(self.sample, dtype=torch.uint8)
-        file = os.open(path, os.O_RDONLY)
-        os.preadv(file, (data.numpy().data,), at)
-        os.close(file)
-        return data
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from emulator.dataset.manifest import Manifest
 
 AS_ROOT = {f"{who}_ALLOW_RUN_AS_ROOT{more}": "1" for who in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
@@ -68,7 +70,7 @@ def peak_pss(command: Sequence[str], env: Mapping[str, str], period: float) -> i
 
         def watch() -> None:
             while not ended.wait(period):
-                peak[0] = max(peak[0], sum(map(_pss, _tree(process.pid))))
+                peak[0] = max(peak[0], _pss(process.pid))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -81,22 +83,14 @@ def peak_pss(command: Sequence[str], env: Mapping[str, str], period: float) -> i
     return peak[0]
 
 
-def _tree(root: int) -> list[int]:
-    """`root` and its descendants."""
-    found = [root]
-    for pid in found:
-        with suppress(OSError):
-            for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
-
-
-def _pss(pid: int) -> int:
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+def _pss(root: int) -> int:
+    """PSS of a process and its descendants, bytes."""
+    total = 0
+    with suppress(psutil.Error):
+        for process in (own := psutil.Process(root), *own.children(recursive=True)):
+            with suppress(psutil.Error):  # it has ended
+                total += process.memory_full_info().pss
+    return total
 
 
 def machine() -> str:

@@ -1,12 +1,10 @@
 """The cost of reading: feedrate's loaders beside fio and others, on the same bytes, in turns.
 
-    python benchmarks/read_path.py files FOLDER    whole .npz files, cold and warm; --dlio PYTHON adds DLIO
-    python benchmarks/read_path.py torch FOLDER    --loader torch beside a plain DataLoader, page cache
+    python benchmarks/read_path.py FOLDER [--dlio PYTHON] [--out FILE]
 
-`files` reads the dataset in FOLDER, and makes one where there is none (recipe kits19). `torch` reads files
-that it writes below FOLDER, with samples of a workload's kind, and removes. Tables have medians of --turns
-and, in brackets, ranges. CPU is user + system seconds of the client and its workers: fio's as it says, DLIO's
-with its start. DLIO is a run of three epochs less one of one epoch.
+Reads the dataset in FOLDER (recipe kits19; made where there is none): whole .npz files, cold and warm.
+The table has medians of --turns and, in brackets, ranges. CPU is user + system seconds of the client and its
+workers: fio's as fio reports it, DLIO's with its start. DLIO is a run of three epochs less one of one epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +33,11 @@ from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.loader import Loader, make_loader
 from emulator.order import EpochPlan, RankPlan
 from emulator.plugins.baseline.fio import fio_environment
-from emulator.run.selftest import ram_files
 from emulator.storage.base import Storage
 from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage
 
 THREADS = 4
-EPOCHS = 1000
-"""Epochs of loaders that read for as long as they are asked."""
-WARM_BATCHES = 100
-"""Batches that a DataLoader's workers have read before they are timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +165,10 @@ def whole_files(given: argparse.Namespace) -> Iterator[Case]:
         subprocess.run(words, check=True, stdout=sys.stderr)
     manifest = read_manifest(folder)
     files = Files.of(manifest, folder)
-    workload = changed(
-        load_workload("unet3d-a100"), AccessSpec(refill="persistent"),
-        batch_size=4, workers=THREADS, prefetch=2 * THREADS, block_bytes=4 << 20,
-    )  # fmt: skip
-
+    workload = load_workload("unet3d-a100")
+    spec = replace(workload.loader, batch_size=4, workers=THREADS, prefetch=2 * THREADS, block_bytes=4 << 20)
+    accelerator = replace(workload.accelerator, step_batch_size=4)
+    workload = replace(workload, loader=spec, access=AccessSpec(refill="persistent"), accelerator=accelerator)
     for title, direct, cold in (
         ("files, cold, O_DIRECT", True, True),
         ("files, cold, buffered", False, True),
@@ -214,75 +205,17 @@ def dlio(python: Path, files: Files, cold: bool) -> Turn:
     return Turn(size, long - short, its - less)
 
 
-def torch_loaders(given: argparse.Namespace) -> Iterator[Case]:
-    """--loader torch beside a DataLoader with as many workers, whose samples are one os.preadv each."""
-    for name in ("retinanet-b200", "flux-b200"):
-        with tempfile.TemporaryDirectory(dir=given.place) as made, ExitStack() as stack:
-            folder, workload = Path(made), load_workload(name)
-            files = ram_files(folder, workload)
-            batch = -(-4_000_000 // workload.sample_read.bytes_mean)
-            access = replace(workload.access, refill="persistent")
-            workload = changed(workload, access, batch_size=batch)
-            storage = PosixStorage(folder, direct=False, cache="warm")
-            readers = {
-                "feedrate torch": batches_of(*loader_of(stack, "torch", workload, files, storage), EPOCHS),
-                "plain DataLoader": plain_loader(workload, [str(folder / one) for one in files.names]),
-            }
-            found: dict[str, Contestant] = {
-                title: lambda own=own: after(own, WARM_BATCHES, given.batches)
-                for title, own in readers.items()
-            }
-            yield Case(f"{name}, {batch} a batch", found, ("plain DataLoader",))
-
-
-def after(sizes: Iterator[int], first: int, batches: int) -> Turn:
-    """Time `batches` batches, after `first` of them."""
-    sum(islice(sizes, first))
-    return timed(lambda: sum(islice(sizes, batches)))
-
-
-def plain_loader(workload: Workload, paths: list[str]) -> Iterator[int]:
-    """The bytes of batches of PyTorch's own DataLoader."""
-    from plain_training import Stretches  # here: torch
-    from torch.utils.data import DataLoader
-
-    spec = workload.loader
-    loader = DataLoader(
-        Stretches(paths, workload.sample_read.bytes_mean), batch_size=spec.batch_size,
-        num_workers=spec.workers, multiprocessing_context="forkserver",
-        prefetch_factor=-(-spec.prefetch // spec.workers),
-    )  # fmt: skip
-    return (one.numel() for one in loader)
-
-
-def changed(workload: Workload, access: AccessSpec | None = None, **loader: Any) -> Workload:
-    """The workload with other settings of its loader, and another access if one is given."""
-    spec = replace(workload.loader, **loader)
-    accelerator = replace(workload.accelerator, step_batch_size=spec.batch_size)
-    return replace(workload, loader=spec, access=access or workload.access, accelerator=accelerator)
-
-
-CASES: dict[str, Callable[[argparse.Namespace], Iterator[Case]]] = {
-    "files": whole_files,
-    "torch": torch_loaders,
-}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=CASES)
     parser.add_argument("place", type=Path)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=300, help="of a turn: torch")
-    parser.add_argument("--files", type=int, default=24, help="files that are made: files")
-    parser.add_argument("--dlio", type=Path, help="python of an environment with DLIO 2.0: files")
+    parser.add_argument("--files", type=int, default=24, help="files that are made")
+    parser.add_argument("--dlio", type=Path, help="python of an environment with DLIO 2.0")
     parser.add_argument("--only", default="", help="contestants whose names match this pattern")
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
     given = parser.parse_args()
     head = f"{machine()} Medians of {given.turns} turns, ranges."
-    publish(
-        f"Read path: {given.what}", head, table(CASES[given.what](given), given.turns, given.only), given.out
-    )
+    publish("Read path", head, table(whole_files(given), given.turns, given.only), given.out)
 
 
 if __name__ == "__main__":
