@@ -16,19 +16,21 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.reader import at_least, build, to_plain
-from emulator.config.recipe import Recipe
+from emulator.config.recipe import load_recipe
 from emulator.config.storage import Place
-from emulator.dataset.names import HIDDEN, MOST_DEPTH, TRAINING, Listed, Names, require_names
+from emulator.dataset.names import HIDDEN, Listed, require_names
+from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.table import ROWS_AT_ONCE, Column, StoredRows, Table, packed_table, range_of, read_table
 from emulator.errors import DatasetError, SpecError, storage_errors
 from emulator.registry import FORMATS
@@ -47,26 +49,27 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """How the files of a dataset were made, and how they lie."""
+    """How the files of a dataset were made."""
 
     format: str
     """File format: an entry point of `feedrate.formats`."""
-    recipe: str
-    """Name of the recipe."""
-    seed: int
-    payload: str = ""
-    """Payload profile; empty when feedrate did not make the files."""
+    samples_per_file: int = 1
+    plan: DatasetPlan | None = None
+    """None: the files were adopted."""
+    identity: str = ""
+    """SHA-256 over everything that determines the bytes, as the feedrate computed it that made them."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """Measurements on the files: zstd_ratio, unique_blocks, bytes."""
-    seeds: Sequence[Mapping[str, str]] = ()
-    """name, sha256 of each seed volume."""
-    identity: str = ""
-    """SHA-256 over everything that determines the bytes."""
-    samples_per_file: int = 1
-    """More than 1: a file holds so many samples."""
-    subfolders: int = 0
-    made: Recipe | None = None
-    """The recipe that the files were made by; None: they were adopted."""
+
+    @property
+    def recipe(self) -> str:
+        """Name of the recipe."""
+        return self.plan.recipe.name if self.plan else ADOPTED
+
+    @property
+    def seed(self) -> int:
+        """Seed of the bytes; 0 for adopted files."""
+        return self.plan.seed if self.plan else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,43 +132,30 @@ class Head(Facts):
     schema: int
     files: int
     bytes: int
-    seeds: tuple[Mapping[str, str], ...] = ()
-    folder: str = ""
-    depth: int = 1
-    suffix: str = ""
-    names_bytes: int = 0
-    """Bytes of the names behind the rows of the table; 0: names are computed."""
     table: str
     table_crc32: int
     checksum: str
     """SHA-256 over everything else."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "seed", "bytes", "subfolders", "table_crc32", "files", "names_bytes")
+        at_least(0, self, "bytes", "table_crc32", "files")
         at_least(1, self, "samples_per_file")
         if self.schema != SCHEMA:
             raise SpecError("schema is another one")
         if self.format not in FORMATS:
             raise SpecError(f"format {self.format!r} is not known")
-        if not 1 <= self.depth <= MOST_DEPTH:
-            raise SpecError("depth is not that of a tree")
         if not TABLE.fullmatch(self.table):
             raise SpecError("it names no table")
-        if self.folder not in ("", TRAINING):
-            raise SpecError("its files lie in a folder of an unknown name")
-        if not self.adopted and self.suffix != FORMATS.load(self.format).suffix:
-            raise SpecError(f"suffix {self.suffix[:40]!r} is not that of the format {self.format}")
         if self.files * self.samples_per_file >= 2**63:
             raise SpecError("samples_per_file is too large")
         if not all(math.isfinite(value) and value >= 0 for value in self.measured.values()):
             raise SpecError("measured must be numbers of at least 0")
         if self.measured and not {"files", "bytes", "zstd_ratio", "unique_blocks"} <= self.measured.keys():
             raise SpecError("measured lacks a figure")
-
-    @property
-    def adopted(self) -> bool:
-        """True when feedrate did not make the files."""
-        return self.names_bytes > 0
+        if self.plan is not None:
+            recipe, stated = self.plan.recipe, (self.files, self.format, self.samples_per_file)
+            if stated != (self.plan.files, recipe.format, recipe.samples_per_file):
+                raise SpecError("its plan is that of another dataset")
 
 
 def checksum_of(table: Mapping[str, Any]) -> str:
@@ -186,7 +176,7 @@ def open_dataset(place: Place | Store) -> Dataset:
 def _dataset(store: Store, content: Mapping[str, Any]) -> Dataset:
     """Return the dataset that a manifest of this content describes. Raises DatasetError, StorageError."""
     try:
-        head = _head(content)
+        head = build(Head, content)
         rows = read_table(store, head.table, head.table_crc32)
         sizes, names = rows["bytes"], _names(head, rows)
         if not len(sizes):
@@ -206,29 +196,21 @@ def _dataset(store: Store, content: Mapping[str, Any]) -> Dataset:
 
 def _names(head: Head, rows: StoredRows) -> Sequence[str]:
     """Return computed names, or those behind the rows. Raises SpecError, StorageError."""
-    if not head.adopted:
-        return Names(len(rows), head.suffix, head.subfolders, head.folder, head.depth)
+    if head.plan is not None:
+        return head.plan.names
     text = len(rows.stored) - rows.end - (len(rows) + 1) * 8
     listed = Listed(rows.stored, rows.end, len(rows))
-    if text != head.names_bytes or not listed.in_order(text):
+    if text < 0 or not listed.in_order(text):
         raise SpecError(f"its table {head.table} has the wrong layout")
     require_names(listed)
     return listed
-
-
-_KEYS = frozenset(field.name for field in dataclasses.fields(Head))
-
-
-def _head(table: Mapping[str, Any]) -> Head:
-    """Check the plain values of a manifest. Raises SpecError."""
-    return build(Head, {key: value for key, value in table.items() if key in _KEYS})  # a later one has more
 
 
 def intact_head(store: Store) -> Head | None:
     """Return manifest.json when its own checksum is right, whatever became of its table."""
     try:
         table = _parsed(store, store.get(MANIFEST) or b"")
-        head = _head(table)
+        head = build(Head, table)
     except (DatasetError, SpecError):
         return None
     return head if head.checksum == checksum_of(table) else None
@@ -305,30 +287,16 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
     old = {other.table for other in recovered(store) if other.manifest.identity == manifest.identity}
     with suppress(DatasetError):
         old.add(open_dataset(store).table)
-    names = manifest.names
-    packed = b"" if isinstance(names, Names) else Listed.of(names).packed()
-    tree = names if isinstance(names, Names) else Names(len(names), suffix="")
+    facts = {one.name: to_plain(getattr(manifest, one.name)) for one in dataclasses.fields(Facts)}
     content = {
         "feedrate": "dataset",
         "schema": SCHEMA,
-        "format": manifest.format,
-        "recipe": manifest.recipe,
-        "seed": manifest.seed,
-        "files": len(names),
+        "files": len(manifest.names),
         "bytes": manifest.total,
-        "payload": manifest.payload,
-        "measured": dict(manifest.measured),
-        "seeds": [dict(seed) for seed in manifest.seeds],
-        "identity": manifest.identity,
-        "samples_per_file": manifest.samples_per_file,
-        "subfolders": manifest.subfolders,
-        "folder": tree.folder,
-        "depth": tree.depth,
-        "suffix": tree.suffix,
-        "names_bytes": len(packed) - (len(names) + 1) * 8 if packed else 0,
-        **({"made": to_plain(manifest.made)} if manifest.made else {}),
+        **facts,
     }
-    data = packed_table(rows, packed or json.dumps(content).encode())
+    packed = json.dumps(content).encode() if manifest.plan else Listed.of(manifest.names).packed()
+    data = packed_table(rows, packed)
     crc = zlib.crc32(data)
     name = f"samples-{crc:08x}.npy"
     if store.get(name) not in (None, data):
@@ -338,3 +306,29 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
     content["checksum"] = checksum_of(content)
     store.put(MANIFEST, json.dumps(content, indent=1).encode() + b"\n")
     store.delete(sorted(old - {name}))
+
+
+def command_to_extend(place: Place, manifest: Manifest, files: int) -> str:
+    """Return the command that extends the dataset at `place` to `files` files.
+
+    Empty if the dataset was made with options that its manifest does not tell, or not by feedrate.
+    """
+    if (plan := manifest.plan) is None:
+        return ""
+    made = plan.recipe
+    try:
+        usual = load_recipe(made.name)
+        keys = ("format", "payload", "samples_per_file")
+        changes = [f"{key}={value}" for key in keys if (value := getattr(made, key)) != getattr(usual, key)]
+        again = replace(plan, recipe=load_recipe(made.name, changes))
+    except SpecError:
+        return ""
+    if again.identity != manifest.identity:
+        return ""
+    words = ["feedrate", "generate", str(place), "--recipe", made.name, "--files", str(files)]
+    words += [word for change in changes for word in ("--set", change)]
+    words += ["--seed", str(plan.seed)] if plan.seed else []
+    words += ["--subfolders", str(plan.subfolders)] if plan.subfolders else []
+    words += ["--layout", "dlio"] if plan.folder else []
+    words += ["--seeds", "FOLDER"] if plan.seeds else []
+    return shlex.join(words)

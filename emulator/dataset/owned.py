@@ -10,30 +10,28 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
 import numpy as np
 
-from emulator.config.reader import at_least, build
-from emulator.dataset.formats import format_named
+from emulator.config.reader import build, to_plain
 from emulator.dataset.journal import JOURNALS, journalled, read_writers
 from emulator.dataset.manifest import (
     MANIFEST,
     TABLE,
     Dataset,
-    Head,
     checksum_of,
     intact_head,
     open_dataset,
     recovered,
 )
-from emulator.dataset.names import HIDDEN, MOST_DEPTH, TRAINING, VALIDATION, Names
+from emulator.dataset.names import HIDDEN, TRAINING, VALIDATION
+from emulator.dataset.plan import DatasetPlan
 from emulator.errors import DatasetError, SpecError
 from emulator.files import Owner, written_by
-from emulator.registry import FORMATS
 from emulator.storage.base import Entry, Store
 
 PLAN = f"{HIDDEN}/plan.json"
@@ -42,8 +40,6 @@ LOCK = f"{HIDDEN}/lock"
 """Names the process that is making it."""
 _SEEDS = re.compile(rf"{HIDDEN}/seeds/[0-9a-f]{{16}}/(seeds\.json|\d{{4}}_[xy]\.npy)")
 _JOURNAL = re.compile(rf"{JOURNALS}\d{{6}}(\.\d{{6}})?")
-_SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)*sample_(\d{{7,}}).*", re.DOTALL)
-"""The file of a sample, or a file in the folder of a sample."""
 _LISTED = 5
 
 
@@ -56,57 +52,23 @@ def is_record(name: str) -> bool:
 class Begun:
     """plan.json: a dataset that is being made. It owns the names of its files."""
 
+    plan: DatasetPlan
     identity: str
-    files: int
-    recipe: str
-    format: str
-    payload: str
-    seed: int
-    subfolders: int
-    folder: str = ""
-    depth: int = 1
+    """That of the plan, as the feedrate computed it that began."""
     feedrate: Literal["plan"] = "plan"
-
-    def __post_init__(self) -> None:
-        at_least(0, self, "seed", "subfolders")
-        at_least(1, self, "files")
-        if self.format not in FORMATS or not re.fullmatch("[0-9a-f]{64}", self.identity):
-            raise SpecError("it is no plan")
-        if not 1 <= self.depth <= MOST_DEPTH or self.folder not in ("", TRAINING):
-            raise SpecError("it is no plan")
 
     @classmethod
     def read(cls, data: bytes) -> Begun:
         """Parse what `text` returned. Raises ValueError, RecursionError, SpecError."""
-        plan = json.loads(data)
-        if not isinstance(plan, dict) or plan.pop("checksum", None) != checksum_of(plan):
+        content = json.loads(data)
+        if not isinstance(content, dict) or content.pop("checksum", None) != checksum_of(content):
             raise SpecError("its own checksum is wrong")
-        return build(cls, plan)
-
-    @classmethod
-    def of(cls, head: Head) -> Begun | None:
-        """Treat the dataset of `head`, whose table is lost, as being made; None: its files were adopted."""
-        if head.adopted:
-            return None
-        return cls(**{one.name: getattr(head, one.name) for one in fields(cls) if one.name != "feedrate"})
-
-    @property
-    def names(self) -> Names:
-        """The names of its files, by index."""
-        return Names(self.files, format_named(self.format).suffix, self.subfolders, self.folder, self.depth)
+        return build(cls, content)
 
     def text(self) -> bytes:
         """Return the plan as it is written: with a SHA-256 over everything else."""
-        content = asdict(self)
+        content = to_plain(self)
         return json.dumps({**content, "checksum": checksum_of(content)}).encode()
-
-
-def index_of(names: Names, form: str, name: str) -> int | None:
-    """Return the index of the sample that the file `name` belongs to; None: it belongs to none."""
-    match = _SAMPLE.fullmatch(name)
-    if match is None or int(match[1]) >= len(names):
-        return None
-    return int(match[1]) if name in format_named(form).parts(names[int(match[1])]) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +84,13 @@ class Holding:
     @property
     def adopted(self) -> bool:
         """True when the files are somebody else's."""
-        return self.dataset is not None and not isinstance(self.dataset.manifest.names, Names)
+        return self.dataset is not None and self.dataset.manifest.plan is None
 
-    def claims(self) -> list[tuple[Names, str]]:
-        """Names and format of the files that are ours."""
-        found = []
-        if self.dataset is not None and isinstance(self.dataset.manifest.names, Names):
-            found.append((self.dataset.manifest.names, self.dataset.manifest.format))
-        if self.begun is not None:
-            found.append((self.begun.names, self.begun.format))
-        return found
+    @property
+    def plans(self) -> list[DatasetPlan]:
+        """Plans whose files are ours: of the dataset, and of the one that is being made."""
+        found = (self.dataset and self.dataset.manifest.plan, self.begun and self.begun.plan)
+        return [plan for plan in found if plan]
 
     def journals(self) -> Iterator[Entry]:
         """List the journals of the plan."""
@@ -161,7 +120,8 @@ def look(store: Store) -> Holding:
         damaged = dataset is not None
         if dataset is None and begun is None:
             head = intact_head(store)
-            begun = Begun.of(head) if head is not None else None
+            # Its table is lost: the files are ours to make again.
+            begun = Begun(plan=head.plan, identity=head.identity) if head and head.plan else None
         if not damaged and store.get(MANIFEST) is not None and (begun is None or intact_head(store) is None):
             raise DatasetError(
                 error.what, "nothing was changed: choose a new folder, or move it away"
@@ -171,7 +131,7 @@ def look(store: Store) -> Holding:
     others = (name for name in store.names() if name != LOCK)
     killed = Owner.read(store.get(LOCK) or b"")
     writers = {_writer(killed)} if killed is not None else set()  # it may not have come as far as a plan
-    foreign = next((n for n in others if not _SEEDS.fullmatch(n) and not _left_by(writers, n, [])), None)
+    foreign = next((n for n in others if not _SEEDS.fullmatch(n) and not _left_by(writers, n, ())), None)
     if foreign is not None:
         raise DatasetError(
             f"{store} is not empty and holds no dataset of feedrate (it has {foreign.split('/')[0]})",
@@ -185,9 +145,9 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
-def require_free(holding: Holding, names: Names, form: str, folders: list[str]) -> None:
+def require_free(holding: Holding, plan: DatasetPlan) -> None:
     """Raises DatasetError when files of others have names that a plan needs, StorageError."""
-    store, claims, inner = holding.store, holding.claims(), frozenset(folders)
+    store, ours, inner = holding.store, holding.plans, frozenset(plan.folders)
     taken = []
     for found in store.names():
         path = PurePosixPath(found)
@@ -195,8 +155,8 @@ def require_free(holding: Holding, names: Names, form: str, folders: list[str]) 
             taken.append(found)
         for part in (path, *path.parents):  # a folder may have a sample's name, too
             name = str(part)
-            if index_of(names, form, name) is not None and (
-                part != path or all(index_of(*claim, name) is None for claim in claims)
+            if plan.index_of(name) is not None and (
+                part != path or all(own.index_of(name) is None for own in ours)
             ):
                 taken.append(found)
                 break
@@ -223,25 +183,24 @@ def removable(holding: Holding) -> Removable:
             f"the files in {store} were adopted: feedrate did not make them and never removes them",
             "choose a new folder",
         )
-    claims = holding.claims()
-    if not claims:
+    if not holding.plans:
         return Removable([], 0)
-    names, form = max(claims, key=lambda claim: len(claim[0]))
-    expected = np.zeros(len(names), np.int64)
+    plan = max(holding.plans, key=lambda plan: plan.files)
+    expected = np.zeros(plan.files, np.int64)
     if holding.dataset is not None:
         expected[: len(holding.dataset.manifest.sizes)] = holding.dataset.manifest.sizes[:]
     if holding.begun is not None:
         for records in journalled(store):
-            records = records[records["index"] < len(names)]
+            records = records[records["index"] < plan.files]
             expected[records["index"]] = records["bytes"]
-    found, samples = np.zeros(len(names), np.int64), []
+    found, samples, present = np.zeros(plan.files, np.int64), [], set()
     for entry in store.entries():
-        index = index_of(names, form, entry.name)
+        index = plan.index_of(entry.name)
         if index is not None:
             samples.append(entry.name)
+            present.add(index)
             found[index] += entry.size
-    present = {index for name in samples if (index := index_of(names, form, name)) is not None}
-    doubtful = [names[index] for index in sorted(present) if found[index] != expected[index]]
+    doubtful = [plan.names[index] for index in sorted(present) if found[index] != expected[index]]
     if doubtful:
         raise DatasetError(
             f"{store}: {len(doubtful)} files are not as large as feedrate recorded, and may be somebody "
@@ -279,12 +238,12 @@ def tidy(holding: Holding, before: Owner | None) -> None:
 
     `before` is who left the lock behind. Raises StorageError.
     """
-    store, claims = holding.store, holding.claims()
+    store = holding.store
     writers = read_writers(store) if holding.begun is not None else set()
     if before is not None:
         writers.add(_writer(before))
     if writers:
-        store.delete([name for name in store.names() if _left_by(writers, name, claims)])
+        store.delete([name for name in store.names() if _left_by(writers, name, holding.plans)])
 
 
 def _writer(owner: Owner) -> tuple[int, int]:
@@ -292,14 +251,14 @@ def _writer(owner: Owner) -> tuple[int, int]:
     return owner.pid, zlib.crc32(owner.host[:32].encode())
 
 
-def _left_by(writers: set[tuple[int, int]], name: str, claims: list[tuple[Names, str]]) -> bool:
-    """Return True for the temporary file of a record or a claimed sample that one of `writers` made."""
+def _left_by(writers: set[tuple[int, int]], name: str, plans: Sequence[DatasetPlan]) -> bool:
+    """Return True for the temporary file of a record or of a planned sample that one of `writers` made."""
     inside, _, last = name.rpartition("/")
     writer = written_by(last)
     if writer is None or (writer[2], zlib.crc32(writer[1].encode())) not in writers:
         return False
     name = f"{inside}/{writer[0]}" if inside else writer[0]
-    return is_record(name) or any(index_of(*claim, name) is not None for claim in claims)
+    return is_record(name) or any(plan.index_of(name) is not None for plan in plans)
 
 
 def set_aside(store: Store) -> None:

@@ -1,7 +1,7 @@
-"""The plan of a dataset: everything that determines the bytes, and nothing that does not.
+"""The plan of a dataset: everything that determines its files, and nothing that does not.
 
-The number of workers, threads, ranks and the time are not in it. The number of files is not part of
-the identity either: a dataset can be extended.
+The number of workers, threads, ranks and the time are not in it. The number of files is not part of the
+identity: a dataset can be extended. plan.json holds the plan while the files are made, manifest.json after.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import shlex
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from emulator.config.recipe import Recipe, load_recipe
-from emulator.config.storage import Place
+from emulator.config.recipe import Recipe
 from emulator.dataset.formats import format_of
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import Manifest
-from emulator.dataset.names import Names
+from emulator.dataset.names import MOST_DEPTH, TRAINING, VALIDATION, Names
 from emulator.dataset.sizes import Index, Sizes, sizes_of
 from emulator.errors import SpecError
 from emulator.units import show_bytes
@@ -34,11 +32,13 @@ MAX_FILES = 100_000_000
 """More than that is a mistake; a plan keeps a few bytes per file in memory."""
 
 _CHUNK = 1 << 17
+_SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)*sample_(\d{{7,}}).*", re.DOTALL)
+"""The file of a sample, or a file in the folder of a sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlan:
-    """A dataset to be."""
+    """A dataset that feedrate makes, or has made."""
 
     recipe: Recipe
     seed: int
@@ -48,7 +48,7 @@ class DatasetPlan:
     """Folder that all files lie in, below the dataset's: `train` for DLIO."""
     depth: int = 1
     """Levels of folders that the sub-folders make."""
-    seeds: Sequence[Mapping[str, str]] = ()
+    seeds: tuple[Mapping[str, str], ...] = ()
     """name and sha256 of the seed volumes that samples are grown from; none for synthetic payloads."""
 
     def __post_init__(self) -> None:
@@ -56,13 +56,15 @@ class DatasetPlan:
             raise SpecError("files must be at least 1, seed and subfolders at least 0")
         if self.files > MAX_FILES:
             raise SpecError(f"{self.files} files are more than {MAX_FILES}", "take larger samples")
+        if not 1 <= self.depth <= MOST_DEPTH or self.folder not in ("", TRAINING):
+            raise SpecError("depth or folder is not that of a dataset")
 
-    @property
+    @cached_property
     def form(self) -> Format:
         """The format in which samples are written."""
         return format_of(self.recipe)
 
-    @property
+    @cached_property
     def names(self) -> Names:
         """File names by index."""
         return Names(self.files, self.form.suffix, self.subfolders, self.folder, self.depth)
@@ -103,6 +105,36 @@ class DatasetPlan:
             facts["row_group"] = self.recipe.row_group
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
+    def index_of(self, name: str) -> int | None:
+        """Return the index of the sample that the file `name` belongs to; None: it belongs to none."""
+        match = _SAMPLE.fullmatch(name)
+        if match is None or int(match[1]) >= self.files:
+            return None
+        return int(match[1]) if name in self.form.parts(self.names[int(match[1])]) else None
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of the dataset, outer ones first, and the empty one that DLIO wants beside its files.
+
+        The suffix of a format with a folder per sample has a slash; each sample adds a folder or more.
+        """
+        leaves = [
+            PurePosixPath(self.names.leaf(number)) for number in range(min(self.subfolders, self.files))
+        ]
+        dealt = {str(path) for leaf in leaves for path in (leaf, *leaf.parents[:-1])}
+        inner = _outer_first(dealt)
+        around = (
+            [self.folder, VALIDATION, *(f"{self.folder}/{name}" for name in inner)] if self.folder else inner
+        )
+        inside, found = self.form.suffix.count("/"), set[str]()
+        for name in self.names if inside else ():
+            outermost = name.rsplit("/", inside)[0]
+            parents = [
+                str(folder) for part in self.form.parts(name) for folder in PurePosixPath(part).parents
+            ]
+            found |= {folder for folder in parents if folder.startswith(outermost)}
+        return [*around, *_outer_first(found)]
+
     def shapes(self, indices: Index) -> Index:
         """Voxels per axis of the samples in the files `indices`: shape (n, 3)."""
         return self.sizes.shapes(indices)
@@ -112,6 +144,10 @@ class DatasetPlan:
         voxels = self.shapes(indices).prod(axis=1)
         planned = self.form.planned_bytes(voxels, self.recipe.samples_per_file)
         return np.broadcast_to(planned, voxels.shape)
+
+
+def _outer_first(folders: set[str]) -> list[str]:
+    return sorted(folders, key=lambda path: (path.count("/"), path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,37 +186,3 @@ def files_for(plan: DatasetPlan, size: int) -> int:
         if int(sums[-1]) >= size:
             return start + int(np.searchsorted(sums, size)) + 1
         total, start = int(sums[-1]), start + _CHUNK
-
-
-def command_to_extend(place: Place, manifest: Manifest, files: int) -> str:
-    """Return the command that extends the dataset at `place` to `files` files.
-
-    Empty if the dataset was made with options that its manifest does not tell, or not by feedrate.
-    """
-    if not isinstance(names := manifest.names, Names):
-        return ""
-    try:
-        usual = load_recipe(manifest.recipe)
-        keys = ("format", "payload", "samples_per_file")
-        changed = [
-            f"{key}={value}" for key in keys if (value := getattr(manifest, key)) != getattr(usual, key)
-        ]
-        plan = DatasetPlan(
-            recipe=load_recipe(manifest.recipe, changed),
-            seed=manifest.seed,
-            files=files,
-            subfolders=manifest.subfolders,
-            folder=names.folder,
-            seeds=manifest.seeds,
-        )
-    except SpecError:
-        return ""
-    if plan.identity != manifest.identity:
-        return ""
-    words = ["feedrate", "generate", str(place), "--recipe", manifest.recipe, "--files", str(files)]
-    words += [word for change in changed for word in ("--set", change)]
-    words += ["--seed", str(plan.seed)] if plan.seed else []
-    words += ["--subfolders", str(plan.subfolders)] if plan.subfolders else []
-    words += ["--layout", "dlio"] if plan.folder else []
-    words += ["--seeds", "FOLDER"] if plan.seeds else []
-    return shlex.join(words)

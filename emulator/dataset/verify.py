@@ -12,9 +12,8 @@ import numpy as np
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED, Dataset
-from emulator.dataset.names import Names
-from emulator.dataset.owned import index_of, is_record
+from emulator.dataset.manifest import Dataset
+from emulator.dataset.owned import is_record
 from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.sizes import Index
 from emulator.errors import DatasetError, StorageError
@@ -120,7 +119,7 @@ def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
         wrong = looks_right(dataset.store, form, parts, size) or wrong
         changed = f"its bytes have changed: CRC-32 {value:08x}, {crc:08x} was written"
         return Fault(name, wrong.removeprefix(f"{name}: ") or changed)
-    adopted = dataset.manifest.recipe == ADOPTED
+    adopted = dataset.manifest.plan is None
     odd = next(filter(None, (dataset.store.oddity(part, strict=True) for part in parts)), "")
     if odd and not adopted:
         return Fault(name, odd)
@@ -151,15 +150,15 @@ def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault
     Looks at share number `share` of `shares`, which divide the sub-folders; the first one also has what lies
     elsewhere. Beside adopted files everything is somebody else's: nothing is extra.
     """
-    store, names, form = dataset.store, dataset.manifest.names, dataset.manifest.format
-    if not isinstance(names, Names):
+    store, plan = dataset.store, dataset.manifest.plan
+    if plan is None:
         return []
     leaves = []
     if isinstance(store, FolderStore):
-        leaves = [names.leaf(number) for number in range(min(names.subfolders, names.files))]
-        leaves = [f"{names.folder}/{leaf}" if names.folder else leaf for leaf in leaves]
+        leaves = [plan.names.leaf(number) for number in range(min(plan.subfolders, plan.files))]
+        leaves = [f"{plan.folder}/{leaf}" if plan.folder else leaf for leaf in leaves]
     found = [store.names(f"{leaf}/") for leaf in leaves[share::shares]]
     if share == 0:
         found.append(store.names(without=frozenset(leaves)))
-    extra = (n for n in chain.from_iterable(found) if index_of(names, form, n) is None and not is_record(n))
+    extra = (n for n in chain.from_iterable(found) if plan.index_of(n) is None and not is_record(n))
     return [Fault(name, "extra: not in the manifest") for name in sorted(extra)]

@@ -15,24 +15,22 @@ import errno
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
 from emulator.dataset.checksum import crc32_join
-from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import write_file
 from emulator.dataset.grow import sources_of
 from emulator.dataset.journal import RECORD, Journal, journalled
-from emulator.dataset.manifest import Dataset, Manifest, open_dataset, write_manifest
-from emulator.dataset.names import HIDDEN, VALIDATION, Names
+from emulator.dataset.manifest import ADOPTED, Dataset, Manifest, open_dataset, write_manifest
+from emulator.dataset.names import HIDDEN
 from emulator.dataset.owned import (
     LOCK,
     PLAN,
     Begun,
     Holding,
     Removable,
-    index_of,
     look,
     removable,
     remove,
@@ -100,37 +98,12 @@ def _give_up(store: Store) -> None:
     holding = look(store)
     if holding.begun is None or holding.dataset is not None or store.get(PLAN) is None:
         return
-    names, form = holding.begun.names, holding.begun.format
+    plan = holding.begun.plan
     made = any(len(records) for records in journalled(store))
-    if made or any(index_of(names, form, name) is not None for name in store.names()):
+    if made or any(plan.index_of(name) is not None for name in store.names()):
         return
     store.delete([*(entry.name for entry in holding.journals()), PLAN])
-    store.clear(sorted(folders_of(names, form), reverse=True))
-
-
-def folders_of(names: Names, form: str) -> list[str]:
-    """Return the folders of a dataset, outer ones first, and the empty one that DLIO wants beside its files.
-
-    The suffix of a format with a folder per sample has a slash; each sample adds a folder or more.
-    """
-    inside = names.folder
-    leaves = [PurePosixPath(names.leaf(number)) for number in range(min(names.subfolders, names.files))]
-    dealt = [path for leaf in leaves for path in (*map(str, reversed(leaf.parents[:-1])), str(leaf))]
-    dealt = sorted(set(dealt), key=lambda path: (path.count("/"), path))
-    around = [inside, VALIDATION, *(f"{inside}/{name}" for name in dealt)] if inside else dealt
-    return [*around, *_folders_of_samples(names, form)] if "/" in names.suffix else around
-
-
-def _folders_of_samples(names: Names, form: str) -> list[str]:
-    """Return the folders that belong to single samples, outer ones first."""
-    known, inside = format_named(form), names.suffix.count("/")
-    found = set()
-    for name in names:
-        outermost = name.rsplit("/", inside)[0]
-        for part in known.parts(name):
-            parents = map(str, PurePosixPath(part).parents)
-            found |= {folder for folder in parents if folder.startswith(outermost)}
-    return sorted(found, key=lambda path: (path.count("/"), path))
+    store.clear(sorted(plan.folders, reverse=True))
 
 
 def seeds_folder(store: Store) -> Path:
@@ -146,7 +119,7 @@ def with_seeds(plan: DatasetPlan, store: Store, seeds: Path | None) -> DatasetPl
     Raises SpecError, DatasetError, StorageError.
     """
     if plan.recipe.payload == "ct-realistic":
-        return replace(plan, seeds=prepare_seeds(seeds_folder(store), seeds, plan.recipe.size))
+        return replace(plan, seeds=tuple(prepare_seeds(seeds_folder(store), seeds, plan.recipe.size)))
     if seeds is not None:
         raise SpecError(
             f"--seeds is for the payload ct-realistic, not {plan.recipe.payload}", "leave one out"
@@ -163,29 +136,28 @@ class DatasetWriter:
     force: bool = False
     """Replace the dataset that is there."""
 
-    @property
-    def _folders(self) -> list[str]:
-        return folders_of(self.plan.names, self.plan.recipe.format)
-
     def check(self, holding: Holding) -> Removable:
         """Return what `begin` will remove; changes nothing. Raises DatasetError to refuse, StorageError."""
-        plan = self.plan
         found = removable(holding) if self.force else Removable([], 0)
         if not self.force:
             if holding.dataset is not None:
                 manifest = holding.dataset.manifest
-                self._require_same(manifest, manifest.identity, len(manifest.names), "")
+                self._require_same(manifest, len(manifest.names), "")
             if holding.begun is not None:
                 made = max((int(r["index"].max()) + 1 for r in journalled(self.store) if len(r)), default=0)
-                self._require_same(holding.begun, holding.begun.identity, made, " an unfinished part of")
-        require_free(holding, plan.names, plan.recipe.format, self._folders)
+                self._require_same(holding.begun, made, " an unfinished part of")
+        require_free(holding, self.plan)
         return found
 
-    def _require_same(self, there: Manifest | Begun, identity: str, files: int, part: str) -> None:
+    def _require_same(self, there: Manifest | Begun, files: int, part: str) -> None:
         """Raises DatasetError when what is there is of another or a larger dataset."""
-        if identity != self.plan.identity:
-            keys = ("recipe", "format", "payload", "seed", "subfolders")
-            known = ", ".join(f"{key} {getattr(there, key)}" for key in keys)
+        if there.identity != self.plan.identity:
+            known = ADOPTED
+            if plan := there.plan:
+                known = (
+                    f"recipe {plan.recipe.name}, format {plan.recipe.format}, payload {plan.recipe.payload}, "
+                    f"seed {plan.seed}, subfolders {plan.subfolders}"
+                )
             raise DatasetError(
                 f"{self.store} holds{part} another dataset ({known})",
                 "choose another folder, repeat the first command's options, or --force to replace it",
@@ -198,27 +170,15 @@ class DatasetWriter:
 
     def begin(self, holding: Holding, found: Removable, before: Owner | None) -> None:
         """Prepare the place after `check`: remove what it found, write the plan. Raises StorageError."""
-        plan, recipe = self.plan, self.plan.recipe
         if self.force:
-            for names, form in holding.claims():
-                remove(holding, found, folders_of(names, form))
+            for plan in holding.plans:
+                remove(holding, found, plan.folders)
         else:
             tidy(holding, before)
         if holding.damaged or (holding.dataset is None and holding.begun is not None):
             set_aside(self.store)
-        begun = Begun(
-            identity=plan.identity,
-            files=plan.files,
-            recipe=recipe.name,
-            format=recipe.format,
-            payload=recipe.payload,
-            seed=plan.seed,
-            subfolders=plan.subfolders,
-            folder=plan.folder,
-            depth=plan.depth,
-        )
-        self.store.put(PLAN, begun.text())
-        self.store.arrange(self._folders)
+        self.store.put(PLAN, Begun(plan=self.plan, identity=self.plan.identity).text())
+        self.store.arrange(self.plan.folders)
 
     def _recorded(self) -> Table:
         """Return a row for each file of the plan, from the manifest and the journals, without its shape.
@@ -416,21 +376,16 @@ class DatasetWriter:
         chosen = evenly_spread(len(rows), _MEASURED_FILES)
         manifest = Manifest(
             format=recipe.format,
-            recipe=recipe.name,
-            seed=plan.seed,
+            samples_per_file=recipe.samples_per_file,
+            plan=plan,
+            identity=plan.identity,
             names=plan.names,
             sizes=np.ascontiguousarray(rows["bytes"]),
-            subfolders=plan.subfolders,
-            samples_per_file=recipe.samples_per_file,
-            payload=recipe.payload,
-            identity=plan.identity,
-            seeds=tuple(plan.seeds),
-            made=recipe,
             measured=measure_payload(
                 store, [part for index in chosen for part in plan.form.parts(plan.names[index])]
             ),
         )
-        store.settle(self._folders)
+        store.settle(plan.folders)
         holding = look(store)
         tidy(holding, None)
         write_manifest(store, manifest, rows)
@@ -442,7 +397,8 @@ def repair_was_cut_off(dataset: Dataset) -> bool:
     """Return True if a repair of the dataset was killed. Raises DatasetError, StorageError."""
     begun = look(dataset.store).begun
     manifest = dataset.manifest
-    return begun is not None and (begun.identity, begun.files) == (manifest.identity, len(manifest.names))
+    there = begun is not None and (begun.identity, begun.plan.files)
+    return there == (manifest.identity, len(manifest.names))
 
 
 def repair(dataset: Dataset, names: Sequence[str], threads: int) -> None:
@@ -451,27 +407,17 @@ def repair(dataset: Dataset, names: Sequence[str], threads: int) -> None:
     Raises DatasetError when feedrate did not make them, or files of others are in the way; StorageError.
     """
     manifest, store = dataset.manifest, dataset.store
-    found = manifest.names
-    if manifest.made is None or not isinstance(found, Names):
+    if (plan := manifest.plan) is None:
         raise DatasetError(
             f"the manifest of {store} does not say how its files were made",
-            "the feedrate generate command that made it, with --paranoid, makes them again",
+            "only who made them can make them again",
         )
-    plan = DatasetPlan(
-        recipe=manifest.made,
-        seed=manifest.seed,
-        files=len(found),
-        subfolders=manifest.subfolders,
-        folder=found.folder,
-        depth=found.depth,
-        seeds=manifest.seeds,
-    )
     if plan.identity != manifest.identity:
         raise DatasetError(
             f"this feedrate would make other bytes than are in {store}", "use the version that made it"
         )
     wanted = set(names)
-    indices = np.array([index for index, name in enumerate(found) if name in wanted], np.int64)
+    indices = np.array([index for index, name in enumerate(plan.names) if name in wanted], np.int64)
     with exclusive(store) as (holding, before):
         writer = DatasetWriter(store, plan)
         writer.begin(holding, writer.check(holding), before)

@@ -137,7 +137,7 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
     for file in files[1:]:
         (folder / file).write_bytes(data)
     sizes = np.full(many, size)
-    return Manifest(format=name, recipe="", seed=0, names=files, sizes=sizes, samples_per_file=shape[0])
+    return Manifest(format=name, names=files, sizes=sizes, samples_per_file=shape[0])
 
 
 class _Empty:

@@ -15,7 +15,7 @@ from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.dataset.names import HIDDEN
 from emulator.dataset.owned import LOCK, look, removable, remove
 from emulator.dataset.plan import DatasetPlan
-from emulator.dataset.writer import exclusive, folders_of
+from emulator.dataset.writer import exclusive
 from emulator.errors import DatasetError, FeedrateError, SpecError
 from emulator.run.comm import Comm
 from emulator.run.generate import Filling, generate
@@ -93,7 +93,7 @@ class Data:
         holding = look(self._store)
         before = max(
             len(holding.dataset.manifest.names) if holding.dataset else 0,
-            holding.begun.files if holding.begun else 0,
+            holding.begun.plan.files if holding.begun else 0,
         )
         files = max(_files(question.workload, min(FIRST_RANKS, question.up_to)), before)
         self._plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
@@ -162,8 +162,8 @@ def remove_data(where: Place) -> None:
         with exclusive(store):
             holding = look(store)
             found = removable(holding)
-            for names, form in holding.claims():
-                remove(holding, found, folders_of(names, form))
+            for plan in holding.plans:
+                remove(holding, found, plan.folders)
         store.delete([LOCK])
         store.clear([HIDDEN])
         if isinstance(where, Path):

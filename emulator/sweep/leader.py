@@ -19,8 +19,7 @@ from emulator.analysis.storage_limit import Reading
 from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
-from emulator.dataset.manifest import Dataset, Manifest
-from emulator.dataset.plan import command_to_extend
+from emulator.dataset.manifest import Dataset, Manifest, command_to_extend
 from emulator.errors import SpecError
 from emulator.launch.launched import mpi_library, started_by_mpi
 from emulator.live import Now

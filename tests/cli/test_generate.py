@@ -92,8 +92,8 @@ def test_same_ct_realistic_bytes_from_any_number_of_threads(tmp_path):
         assert feedrate("generate", tmp_path / name, *options, "--threads", threads).status == 0
     assert sums(tmp_path / "a") == sums(tmp_path / "b")
     manifest = read_manifest(tmp_path / "a")
-    assert [seed["name"] for seed in manifest.seeds] == ["phantom_0", "phantom_1"]
-    assert all(len(seed["sha256"]) == 64 for seed in manifest.seeds)
+    assert [seed["name"] for seed in manifest.plan.seeds] == ["phantom_0", "phantom_1"]
+    assert all(len(seed["sha256"]) == 64 for seed in manifest.plan.seeds)
     assert 1.3 < manifest.measured["zstd_ratio"] < 3
 
 

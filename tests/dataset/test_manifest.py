@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emulator.config.recipe import load_recipe
 from emulator.dataset.manifest import MANIFEST, Manifest, open_dataset, read_manifest, write_manifest
-from emulator.dataset.names import Names
+from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.table import ROW
 from emulator.errors import DatasetError
 from emulator.storage.folder import FolderStore
@@ -20,14 +21,8 @@ from emulator.storage.folder import FolderStore
 def write(folder: Path, files: int = 5, **changes: object) -> Manifest:
     rows = np.zeros(files, ROW)
     rows["bytes"] = np.arange(files) + 1000
-    manifest = Manifest(
-        format="npz",
-        recipe="tiny",
-        seed=3,
-        names=Names(files, ".npz", 4),
-        sizes=rows["bytes"].copy(),
-        subfolders=4,
-    )
+    plan = DatasetPlan(recipe=load_recipe("tiny"), seed=3, files=files, subfolders=4)
+    manifest = Manifest(format="npz", plan=plan, names=plan.names, sizes=rows["bytes"].copy())
     write_manifest(FolderStore(folder), manifest, rows)
     head = json.loads((folder / MANIFEST).read_bytes())
     (folder / MANIFEST).write_text(json.dumps({**head, **changes}))
@@ -55,10 +50,9 @@ def test_what_is_written_is_read(tmp_path):
         ({"table": "../x.npy"}, "names no table"),
         ({"table": "samples-00000000.npy"}, "is missing"),
         ({"table_crc32": 1}, "checksum"),
-        ({"names_bytes": 7}, "wrong layout"),
         ({"checksum": ""}, "was changed after it was written"),
-        ({"seed": 4}, "was changed after it was written"),
-        ({"seed": None}, "corrupt"),
+        ({"identity": "4"}, "was changed after it was written"),
+        ({"plan": {"files": 5}}, "corrupt"),
         ({"measured": 7}, "corrupt"),
     ],
 )
@@ -86,7 +80,8 @@ def test_what_is_not_there_says_what_to_do(tmp_path):
     (tmp_path / ".feedrate").mkdir()
     with pytest.raises(DatasetError, match="not finished.*it resumes"):
         read_manifest(tmp_path)
-    write(tmp_path, files=0)
+    nothing = np.zeros(0, ROW)
+    write_manifest(FolderStore(tmp_path), Manifest(format="npz", names=[], sizes=nothing["bytes"]), nothing)
     with pytest.raises(DatasetError, match="empty"):
         read_manifest(tmp_path)
 
@@ -99,7 +94,8 @@ from pathlib import Path
 import numpy as np
 from emulator.dataset.table import ROW
 from emulator.dataset.manifest import Manifest, open_dataset, write_manifest
-from emulator.dataset.names import Names
+from emulator.config.recipe import load_recipe
+from emulator.dataset.plan import DatasetPlan
 from emulator.order import EpochPlan, RankPlan
 from emulator.storage import open_store
 
@@ -110,8 +106,8 @@ def own():
 place, files = Path(sys.argv[1]), 1_000_000
 rows = np.zeros(files, ROW)
 rows["bytes"] = np.arange(files) + 1
-names = Names(files, ".npz")
-made = Manifest(format="npz", recipe="r", seed=0, names=names, sizes=rows["bytes"])
+plan = DatasetPlan(recipe=load_recipe("tiny"), seed=0, files=files)
+made = Manifest(format="npz", plan=plan, names=plan.names, sizes=rows["bytes"])
 write_manifest(open_store(place), made, rows)
 del rows, made
 before = own()

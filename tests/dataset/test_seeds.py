@@ -158,8 +158,8 @@ def test_the_command_grows_from_real_cases(tmp_path):
     done = feedrate(*words)
     assert done.status == 0, done.err
     manifest = read_manifest(tmp_path / "data")
-    assert [seed["name"] for seed in manifest.seeds] == ["case_00000", "case_00001"]
-    assert manifest.payload == "ct-realistic"
+    assert [seed["name"] for seed in manifest.plan.seeds] == ["case_00000", "case_00001"]
+    assert manifest.plan.recipe.payload == "ct-realistic"
     with np.load(tmp_path / "data" / "sample_0000000.npz", allow_pickle=True) as stored:
         assert stored["x"].dtype == np.float32 and set(np.unique(stored["y"])) <= {0, 1, 2}
     other = feedrate(

@@ -6,8 +6,7 @@ import pytest
 from command import feedrate
 
 from emulator.api import generate
-from emulator.dataset.manifest import read_manifest
-from emulator.dataset.plan import command_to_extend
+from emulator.dataset.manifest import command_to_extend, read_manifest
 
 
 @pytest.mark.parametrize(

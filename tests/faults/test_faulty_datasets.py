@@ -204,18 +204,20 @@ def test_every_flipped_bit_that_changes_the_meaning_is_found(data: Path) -> None
 @pytest.mark.parametrize(
     "change",
     [
-        {"suffix": "/../../etc/hostname"}, {"suffix": "x\0.npz"}, {"samples_per_file": 1e-320},
-        {"samples_per_file": 10**30}, {"seed": float("inf")}, {"seed": -1}, {"subfolders": -1},
-        {"names_bytes": 8}, {"names_bytes": -1}, {"names_bytes": "a"},
-        {"measured": {"bytes": float("inf")}}, {"measured": {"files": 1}}, {"seeds": 7}, {"folder": "../.."},
-        {"table": "samples-00000000.npy/../x"}, {"format": "\x1b[31m"}, {"made": {"name": 1}},
-        {"files": 10**18},
+        {"plan": None}, {"suffix": "/../../etc/hostname"}, {"samples_per_file": 1e-320},
+        {"samples_per_file": 10**30}, {"files": 10**18}, {"plan": {"seed": float("inf")}},
+        {"plan": {"seed": -1}}, {"plan": {"subfolders": -1}}, {"plan": {"seeds": 7}},
+        {"plan": {"folder": "../.."}}, {"plan": {"depth": 99}}, {"plan": {"recipe": {"name": 1}}},
+        {"plan": {"files": 7}}, {"measured": {"bytes": float("inf")}}, {"measured": {"files": 1}},
+        {"table": "samples-00000000.npy/../x"}, {"format": "\x1b[31m"},
     ],
     ids=str,
 )  # fmt: skip
 def test_hostile_values_are_one_line(data: Path, tmp_path: Path, change: dict[str, object]) -> None:
     """With a checksum that is right: whoever writes such a manifest can write that, too."""
-    head = {**json.loads((data / MANIFEST).read_bytes()), **change}
+    head = json.loads((data / MANIFEST).read_bytes())
+    plan = change.get("plan")
+    head |= {"plan": {**head["plan"], **plan}} if isinstance(plan, dict) else change
     (data / MANIFEST).write_text(json.dumps({**head, "checksum": checksum_of(head)}))
     with pytest.raises(DatasetError):
         open_dataset(data)

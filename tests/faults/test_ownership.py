@@ -18,7 +18,7 @@ from emulator.cli.doctor import who_else_writes
 from emulator.config.recipe import load_recipe
 from emulator.dataset.journal import Journal
 from emulator.dataset.manifest import MANIFEST
-from emulator.dataset.owned import PLAN, look
+from emulator.dataset.owned import PLAN, Begun, look
 from emulator.dataset.seeds import prepare_seeds
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.plugins.baseline.fio import FioFiles
@@ -50,6 +50,13 @@ def put(path: Path, content: bytes | str = b"somebody's") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def begun_of(store: FolderStore) -> Begun:
+    """The plan.json with which the finished dataset at `store` was begun."""
+    dataset = look(store).dataset
+    assert dataset is not None and dataset.manifest.plan is not None
+    return Begun(plan=dataset.manifest.plan, identity=dataset.manifest.identity)
 
 
 def refused(done: Done, *said: str) -> None:
@@ -130,12 +137,7 @@ def test_force_on_an_unfinished_dataset(data: Path, tmp_path: Path) -> None:
     store, held = FolderStore(data), look(FolderStore(data))
     assert held.dataset is not None
     rows = held.dataset.rows
-    from emulator.dataset.owned import Begun
-
-    begun = Begun(
-        identity=held.dataset.manifest.identity, files=3, recipe="tiny", format="npz",
-        payload="incompressible", seed=0, subfolders=0,
-    )  # fmt: skip
+    begun = begun_of(store)
     store.delete([MANIFEST, held.dataset.table])
     store.put(PLAN, begun.text())
     with Journal(store, 0) as journal:

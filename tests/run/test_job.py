@@ -53,7 +53,7 @@ TINY = load_workload("unet3d-tiny")
 
 def manifest(files: int = 100, size: int = 1_000_000, **changes: object) -> Manifest:
     names = [f"sample_{number}" for number in range(files)]
-    facts = {"format": "npz", "recipe": "tiny", "seed": 1, "names": names, "sizes": np.full(files, size)}
+    facts = {"format": "npz", "names": names, "sizes": np.full(files, size)}
     return Manifest(**{**facts, **changes})
 
 

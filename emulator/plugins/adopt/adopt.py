@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED, MANIFEST, Manifest, write_manifest
+from emulator.dataset.manifest import MANIFEST, Manifest, write_manifest
 from emulator.dataset.names import TRAINING, Listed
 from emulator.dataset.owned import is_record, look
 from emulator.dataset.progress import Done, by_threads
@@ -195,8 +195,6 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
     rows["crc"] = np.fromiter(by_threads(check, indices, threads), np.uint32, len(indices))
     manifest = Manifest(
         format=found.format,
-        recipe=ADOPTED,
-        seed=0,
         names=found.names,
         sizes=np.ascontiguousarray(rows["bytes"]),
         samples_per_file=samples_per_file,

@@ -21,7 +21,7 @@ import numpy as np
 from emulator import live
 from emulator.cli.entry import rank_server
 from emulator.config.workload import ReplaySpec, Workload
-from emulator.dataset.manifest import ADOPTED, Manifest, write_manifest
+from emulator.dataset.manifest import Manifest, write_manifest
 from emulator.dataset.names import Listed
 from emulator.dataset.table import ROW
 from emulator.errors import FeedrateError, RankError, SpecError
@@ -151,8 +151,6 @@ def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
     rows["bytes"] = sizes
     manifest = Manifest(
         format=workload.sample.format,
-        recipe=ADOPTED,
-        seed=0,
         names=Listed.of(str(number) for number in range(len(sizes))),
         sizes=np.ascontiguousarray(rows["bytes"]),
         samples_per_file=workload.sample.samples_per_file,
