@@ -145,7 +145,7 @@ def line(row: Row, others: list[Row], peers: list[float], found: Found) -> str:
     if fitted.refusal:
         return f"{name} refused | | | | | | |"
     guess = forecast(simulation(row, fitted.system), row.accelerators)
-    point, twin = guess.predicted.point, guess.interval
+    point, twin = guess.point, guess.interval
     asked = row.accelerators * workload.demand
     constant = statistics.mean(peers)
     guesses = {

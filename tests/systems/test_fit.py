@@ -22,7 +22,7 @@ from emulator.plugins.systems.predict import (
     sample_sizes,
 )
 from emulator.plugins.systems.seen import Seen, described, seen_in
-from emulator.plugins.systems.simulate import simulate, sweep
+from emulator.plugins.systems.simulate import simulate
 from emulator.plugins.systems.sizing import utilisation
 from emulator.plugins.systems.system import (
     ClientSystem,
@@ -226,7 +226,7 @@ def test_a_forecast_is_within_what_was_measured():
     low, high = found.fit.between(faster.demand, 2, 1)
     guess = forecast(on_paper(faster, found, 2, steps=30), 2)
     error = np.exp(found.run_error)
-    assert low / error - 1e-9 <= guess.interval[0] <= guess.predicted.point.x_ideal <= guess.interval[1]
+    assert low / error - 1e-9 <= guess.interval[0] <= guess.point.x_ideal <= guess.interval[1]
     assert high == 1.0
 
 
@@ -257,7 +257,7 @@ def test_a_simulation_that_is_no_better_than_a_guess_says_so(tmp_path):
     assert not found.with_errors((0.001, 0.1, 0.01)).fitted.no_better
     system = found.with_errors((0.02, 0.1, 0.01)).system
     assert system.fit.standing.endswith("no better than the bandwidth cap alone")
-    result, _ = sweep(on_paper(TINY, system, 3, steps=20), (3,), tmp_path / "out", command=())
+    result, _ = simulate(TINY, system, (3,), tmp_path / "out", steps=20)
     assert [(flag.name, flag.sentence) for flag in result.flags] == [("no-better", system.fit.standing)]
 
 

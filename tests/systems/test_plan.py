@@ -10,7 +10,7 @@ from emulator.errors import SpecError
 from emulator.plugins.systems import cli
 from emulator.plugins.systems.plan import plan
 from emulator.plugins.systems.predict import on_paper, predict
-from emulator.plugins.systems.simulate import sweep
+from emulator.plugins.systems.simulate import simulate
 from emulator.plugins.systems.sizing import feeds, needs, utilisation
 from emulator.plugins.systems.system import ClientSystem, Evidence, Fitted, StorageSystem, System, load_system
 
@@ -34,8 +34,7 @@ def test_plan_simulate_and_efficiency_give_one_number_and_one_interval(tmp_path,
     system = load_system(str(path))
     knees = []
     for number, counts in enumerate(((1,), (1, 2, 4, 8, 16), (10, 13, 14, 15))):
-        simulation = on_paper(TINY, system, max(counts), steps=25)
-        result, _ = sweep(simulation, counts, tmp_path / str(number), command=())
+        result, _ = simulate(TINY, system, counts, tmp_path / str(number), steps=25)
         knees.append(result.knee)
     assert knees[0] == knees[1] == knees[2]
     knee = knees[0]

@@ -66,7 +66,7 @@ def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
             HeldOut(
                 ranks=ranks,
                 measured=statistics.mean(one.efficiency for one in left),
-                simulated=guess.predicted.point.x_ideal,
+                simulated=guess.point.x_ideal,
                 least=system.lower_bound,
                 interval=guess.interval,
                 constant=statistics.mean(one.efficiency for one in others),

@@ -61,6 +61,8 @@ class Predicted:
     steps: Steps
     events: int
     """Number of events that the engine processed."""
+    interval: tuple[float, float] = (0.0, 1.0)
+    """95 % interval of throughput / ideal of one run; only of `forecast`."""
 
 
 def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
@@ -256,16 +258,7 @@ def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostS
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """A predicted point with the uncertainty of a run there."""
-
-    predicted: Predicted
-    interval: tuple[float, float]
-    """95 % interval of throughput / ideal of one run."""
-
-
-def forecast(simulation: Simulation, ranks: int, number: int = 0) -> Forecast:
+def forecast(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
     """Return the prediction of `ranks` ranks and its interval, which holds every system that it may be.
 
     A fitted system may be each of its alternatives, within what the measured counts allow (`Fitted.between`).
@@ -290,4 +283,4 @@ def forecast(simulation: Simulation, ranks: int, number: int = 0) -> Forecast:
     nearest = min(
         trials, key=lambda trial: abs(np.clip(trial.point.x_ideal, *interval) - trial.point.x_ideal)
     )
-    return Forecast(predicted=nearest, interval=interval)
+    return replace(nearest, interval=interval)

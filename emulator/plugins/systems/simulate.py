@@ -12,7 +12,7 @@ from emulator.analysis.flags import short_run
 from emulator.analysis.parts import Floats
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import read_manifest
-from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, forecast, on_paper, predict
+from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, forecast, on_paper
 from emulator.plugins.systems.sizing import feeds
 from emulator.plugins.systems.system import Fitted, System
 from emulator.record.machine import cpu_seconds, describe_machine
@@ -42,8 +42,12 @@ def simulate(
     """Predict `counts` of `workload` on `system` and write OUT; the result, and the steps that it keeps.
 
     Samples have the sizes of `dataset`, or of `files` drawn samples; None: as many as are read. `say` gets a
-    line for each count. Raises as `sweep` does, and for a dataset as `read_manifest` does.
+    line for each count.
+
+    Raises DatasetError: too few samples, or a dataset that cannot be read; SpecError: OUT holds files;
+    StorageError, MissingError.
     """
+    check_out(out, force)
     steps = steps or (None if epochs else DEFAULT_STEPS)
     if dataset is None:
         simulation = on_paper(workload, system, max(counts), files=files, epochs=epochs, steps=steps)
@@ -54,39 +58,19 @@ def simulate(
         simulation = Simulation(
             workload=workload, system=system, sizes=sizes, samples=len(sizes), epochs=epochs, steps=steps
         )
-    return sweep(simulation, counts, out, command=command, label=label, dataset=dataset, force=force, say=say)
-
-
-def sweep(
-    simulation: Simulation,
-    counts: Sequence[int],
-    out: Path,
-    *,
-    command: tuple[str, ...],
-    label: str = "",
-    dataset: Path | None = None,
-    force: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> tuple[RunResult, Steps]:
-    """Predict the points of `counts` and write OUT as a sweep would; the result and the steps that it keeps.
-
-    Raises DatasetError: too few samples; SpecError: OUT holds files; StorageError, MissingError.
-    """
-    check_out(out, force)
-    begin, workload, system = cpu_seconds(), simulation.workload, simulation.system
-    points, steps, events = [], [], 0
+    begin = cpu_seconds()
+    points, rows, events = [], [], 0
     for number, ranks in enumerate(counts):
-        guess = forecast(simulation, ranks, number) if say or system.fit else None
-        predicted = guess.predicted if guess else predict(simulation, ranks, number)
+        predicted = forecast(simulation, ranks, number)
         point = predicted.point
         flags = _fit_flags(ranks, system.clients.hosts, system.fit) if system.fit else []
         if short := short_run(point, workload):
             flags.append(short)
         points.append(replace(point, flags=tuple(flags)))
-        steps.append(predicted.steps)
+        rows.append(predicted.steps)
         events += predicted.events
-        if say and guess:
-            low, high = (100 * share for share in guess.interval)
+        if say:
+            low, high = (100 * share for share in predicted.interval)
             say(
                 f"  {ranks:,} ranks: {point.samples_per_second:.4g} samples/s, "
                 f"{point.bytes_per_second / 1e9:.4g} GB/s, {100 * point.x_ideal:.1f} % of ideal "
@@ -113,7 +97,7 @@ def sweep(
         knee=feeds(job, system, over=simulation if simulation.specified else None).knee,
         flags=tuple(_result_flags(max(counts), system.fit)),
     )
-    kept = np.concatenate(steps)
+    kept = np.concatenate(rows)
     return ResultFolder.create(out, result, force=force).complete(kept), kept
 
 
