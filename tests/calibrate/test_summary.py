@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.plugins.calibrate.measure import KEPT, fit_line, timing_of
+from emulator.plugins.calibrate.measure import fit_line, timing_of
+from emulator.run.accelerator import KEPT
 
 TIMES = st.lists(st.floats(1e-4, 10), min_size=2, max_size=500)
 

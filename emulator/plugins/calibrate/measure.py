@@ -18,10 +18,8 @@ from emulator.plugins.calibrate import trainer as real
 from emulator.plugins.calibrate.health import HealthMonitor
 from emulator.plugins.calibrate.models import ComputeMode, Request
 from emulator.record.machine import describe_machine, utc_now
+from emulator.run.accelerator import quantiles_of
 from emulator.units import show_seconds
-
-KEPT = 200
-"""Parts that the sorted times are kept in, at most."""
 
 Interval = tuple[float, float]
 
@@ -116,16 +114,8 @@ def timing_of(
         lag1=lag1(times),
         copy_bytes=copy_bytes,
         copy_seconds=float(np.median(copies)) if len(copies) else 0.0,
-        quantiles=tuple(parts(times, min(KEPT, len(times))).tolist()),
+        quantiles=quantiles_of(times),
     )
-
-
-def parts(times: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The sorted times in `count` equal parts, the mean of each: their mean is exactly that of the times."""
-    total = np.concatenate([[0.0], np.cumsum(np.sort(times))])
-    edges = np.interp(np.linspace(0, len(times), count + 1), np.arange(len(total)), total)
-    means: NDArray[np.float64] = np.maximum.accumulate(np.diff(edges) * (count / len(times)))
-    return means
 
 
 def lag1(times: NDArray[np.float64]) -> float:

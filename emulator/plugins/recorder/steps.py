@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.reader import at_least
+from emulator.run.accelerator import quantiles_of
 
 SEEN = np.dtype(
     [
@@ -41,7 +42,6 @@ FEW = 10
 """Fewer steps than these give no step time."""
 _SETTLE = 2
 """Steps at the head of a stretch that are left out: an accelerator may still catch up with its queue."""
-_KEPT = 200
 _SMALL = 0.02
 """Share of a step that taking a batch may cost although it was there."""
 _BUSY = 0.5
@@ -392,7 +392,7 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         waited=waited,
         traced=traced,
         in_turn=in_turn,
-        quantiles=tuple(parts(times, min(_KEPT, len(times))).tolist()),
+        quantiles=quantiles_of(times),
     )
 
 
@@ -412,11 +412,3 @@ def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTim
     left = 1 - share
     quantiles = tuple(left * time for time in step.quantiles)
     return replace(step, seconds=left * step.seconds, waited=share, in_turn=True, quantiles=quantiles)
-
-
-def parts(times: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The sorted times in `count` equal parts, the mean of each: their mean is exactly that of the times."""
-    total = np.concatenate([[0.0], np.cumsum(np.sort(times))])
-    edges = np.interp(np.linspace(0, len(times), count + 1), np.arange(len(total)), total)
-    means: NDArray[np.float64] = np.maximum.accumulate(np.diff(edges) * (count / len(times)))
-    return means
