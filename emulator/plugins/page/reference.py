@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.config.catalog import content_folder
+from emulator.config.catalog import content_folder, names
+from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError, storage_error
 from emulator.report.figure import short
 from emulator.units import show_rate
@@ -25,29 +26,6 @@ SUBMISSIONS = (
 """Columns that mark a file of submissions."""
 FIGURES = ("system", "quantity", "value", "unit", "condition", "kind", "source")
 """Columns of a file of single figures."""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The part of a workload that MLPerf Storage fixes (its YAML files)."""
-
-    batch_size: int
-    step_seconds: float
-    bytes_per_sample: float
-    """Mean bytes of a stored sample."""
-
-
-WORKLOADS = {
-    "unet3d_a100": Published(7, 0.636, 146_600_628),
-    "unet3d_h100": Published(7, 0.323, 146_600_628),
-    "resnet50_a100": Published(400, 0.435, 114_660.07),
-    "resnet50_h100": Published(400, 0.224, 114_660.07),
-    "cosmoflow_a100": Published(1, 0.00551, 2_828_486),
-    "cosmoflow_h100": Published(1, 0.00350, 2_828_486),
-    "unet3d_b200": Published(7, 0.162, 146_600_628),
-    "retinanet_b200": Published(24, 0.04755, 322_957),
-}
-"""Workloads of MLPerf Storage v1.0 and v3.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +71,9 @@ class Entry:
         return self.bytes_per_second / self.hosts if self.hosts else None
 
 
-def _submission(row: dict[str, str]) -> Entry:
+def _submission(row: dict[str, str], ran: Workload) -> Entry:
     """Return a row of a table of submissions, the mean of the runs of one system. Raises ValueError."""
-    fixed, accelerators = WORKLOADS[row["workload"]], int(row["accelerators"])
-    samples_per_second = float(row["samples_per_second_mean"])
+    accelerators, samples_per_second = int(row["accelerators"]), float(row["samples_per_second_mean"])
     return Entry(
         name=f"{row['submitter']} {row['system']}",
         workload=row["workload"],
@@ -104,8 +81,8 @@ def _submission(row: dict[str, str]) -> Entry:
         accelerators=accelerators,
         hosts=int(row["hosts"]),
         au=float(row["au_percent_mean"]) / 100,
-        bytes_per_second=samples_per_second * fixed.bytes_per_sample,
-        x_ideal=samples_per_second / (accelerators * fixed.batch_size / fixed.step_seconds),
+        bytes_per_second=samples_per_second * ran.sample.bytes_mean,
+        x_ideal=samples_per_second / (accelerators * ran.ideal_samples_per_second),
     )
 
 
@@ -129,9 +106,9 @@ def reference_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted((content_folder("results") / "reference").glob("*.csv"))}
 
 
-def load_references(names: Sequence[str]) -> tuple[list[Entry], list[PublishedFigure]]:
+def load_references(tables: Sequence[str]) -> tuple[list[Entry], list[PublishedFigure]]:
     """Return the rows of several tables together; `all` stands for every table. Raises SpecError."""
-    wanted = list(reference_files()) if "all" in names else names
+    wanted = list(reference_files()) if "all" in tables else tables
     loaded = [load_reference(name) for name in dict.fromkeys(wanted)]
     return [row for rows, _ in loaded for row in rows], [row for _, rows in loaded for row in rows]
 
@@ -155,7 +132,9 @@ def load_reference(name: str) -> tuple[list[Entry], list[PublishedFigure]]:
         raise SpecError(f"{path} is no table of published figures", f"it needs the columns {wanted}")
     try:
         if set(SUBMISSIONS) <= columns:
-            return [_submission(row) for row in rows if row["workload"] in WORKLOADS], []
+            ours = {row["workload"]: row["workload"].replace("_", "-") for row in rows}
+            ran = {theirs: load_workload(name) for theirs, name in ours.items() if name in names("workloads")}
+            return [_submission(row, ran[row["workload"]]) for row in rows if row["workload"] in ran], []
         words = [name for name in FIGURES if name != "value"]
         return [], [
             PublishedFigure(**{name: row[name] for name in words}, value=float(row["value"])) for row in rows
