@@ -6,7 +6,6 @@ A folder may hold millions of files, so sizes and content are judged by random s
 from __future__ import annotations
 
 import heapq
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.dataset.names import MOST_DEPTH
-from emulator.dataset.owned import is_record
+from emulator.dataset.owned import files_below
 from emulator.dataset.payload import measure_payload
 from emulator.errors import DatasetError, storage_errors
 from emulator.storage.folder import FolderStore
@@ -33,7 +32,6 @@ _GOLDEN = 0.6180339887498949
 _SHARES = np.linspace(0, 1, 257)
 _SMALLEST = 5
 _EVERY = 20_000
-_IGNORED = ("lost+found", ".feedrate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,37 +87,27 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
     smallest, largest = 2**63, list[int]()
     depths: Counter[int] = Counter()
     folders: Counter[int] = Counter()
-    waiting: list[tuple[str, int]] = [("", 0)]
+    before = None
     with storage_errors("cannot list the folder"):
-        while waiting:
-            inside, depth = waiting.pop()
-            held = 0
-            with os.scandir(folder / inside) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.name not in _IGNORED:
-                            waiting.append((f"{inside}{entry.name}/", depth + 1))
-                        continue
-                    if not entry.is_file() or is_record(inside + entry.name):
-                        continue
-                    size = entry.stat().st_size
-                    if not size:
-                        empty += 1
-                        continue
-                    files, total, held = files + 1, total + size, held + 1
-                    smallest = min(smallest, size)
-                    (heapq.heappush if len(largest) < LARGEST else heapq.heappushpop)(largest, size)
-                    if len(sizes) < SAMPLED:
-                        sizes.append(size)
-                    elif (place := draw.randrange(files)) < SAMPLED:
-                        sizes[place] = size
-                    if content and (place := draw.randrange(files)) < LOOKED_AT:
-                        names[place : place + 1] = [inside + entry.name]
-                    if files % _EVERY == 0:
-                        progress(files, total)
-            if held:
-                depths[depth] += held
-                folders[depth] += 1
+        for name, size in files_below(folder):
+            if not size:
+                empty += 1
+                continue
+            files, total = files + 1, total + size
+            inside, depth = name.rpartition("/")[0], name.count("/")
+            depths[depth] += 1
+            folders[depth] += inside != before
+            before = inside
+            smallest = min(smallest, size)
+            (heapq.heappush if len(largest) < LARGEST else heapq.heappushpop)(largest, size)
+            if len(sizes) < SAMPLED:
+                sizes.append(size)
+            elif (place := draw.randrange(files)) < SAMPLED:
+                sizes[place] = size
+            if content and (place := draw.randrange(files)) < LOOKED_AT:
+                names[place : place + 1] = [name]
+            if files % _EVERY == 0:
+                progress(files, total)
     progress(files, total)
     if not files:
         raise DatasetError(f"{folder} holds no files with anything in them", "give the folder of the data")

@@ -8,11 +8,12 @@ never removed; neither is anything that somebody else may have made: then the co
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
@@ -41,11 +42,31 @@ LOCK = f"{HIDDEN}/lock"
 _SEEDS = re.compile(rf"{HIDDEN}/seeds/[0-9a-f]{{16}}/(seeds\.json|\d{{4}}_[xy]\.npy)")
 _JOURNAL = re.compile(rf"{JOURNALS}\d{{6}}(\.\d{{6}})?")
 _LISTED = 5
+_IGNORED = ("lost+found", HIDDEN)
+"""Folders without samples: lost+found, which only root can read, and feedrate's own."""
 
 
 def is_record(name: str) -> bool:
     """Return True for a manifest, a table, or a file of .feedrate/: they are not samples."""
     return name == MANIFEST or TABLE.fullmatch(name) is not None or name.startswith(f"{HIDDEN}/")
+
+
+def files_below(root: Path, inside: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the name and bytes of every regular file below `root`/`inside` that is no record.
+
+    All files of a folder come before those of the next. Links to folders are not followed. Raises OSError.
+    """
+    waiting = [inside]
+    while waiting:
+        inside = waiting.pop()
+        with os.scandir(root / inside) as entries:
+            for entry in entries:
+                name = inside + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name not in _IGNORED:
+                        waiting.append(f"{name}/")
+                elif entry.is_file() and not is_record(name):
+                    yield name, entry.stat().st_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.recipe import SizeSpec
-from emulator.dataset.sizes import HEADER_BYTES, shapes_from_bytes
+from emulator.dataset.sizes import HEADER_BYTES, SPACING, shapes_from_bytes
 from emulator.errors import DatasetError, storage_errors
 from emulator.files import replacing, write_whole
-
-SPACING = (1.6, 1.2, 1.2)
-"""Millimetres per voxel along depth, height, width, of samples."""
 
 SEEDS_VERSION = 1
 PHANTOMS = 2

@@ -28,10 +28,12 @@ Floats = NDArray[np.float64]
 HEADER_BYTES = 256
 """Bytes of a sample that are not voxels: two .npy headers, as KiTS19's figures count."""
 
+SPACING = (1.6, 1.2, 1.2)
+"""Millimetres per voxel along depth, height, width, of samples."""
+
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
 _SILVER = 0x6A09E667F3BCC909  # 2^64 x (sqrt(2) - 1)
 _STEPS = 1024
-_TARGET_MM = (1.6, 1.2, 1.2)
 _NORMAL = NormalDist()
 
 
@@ -116,7 +118,7 @@ def case_shapes(path: Path, min_edge: int) -> Index:
 
     Raises SpecError, StorageError.
     """
-    axes = tuple(zip(("depth", "height", "width"), "zyx", _TARGET_MM, strict=True))
+    axes = tuple(zip(("depth", "height", "width"), "zyx", SPACING, strict=True))
     try:
         with (
             storage_errors("cannot read the table of cases"),

@@ -10,7 +10,6 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
 from emulator.dataset.manifest import MANIFEST, Manifest, write_manifest
 from emulator.dataset.names import TRAINING, Listed
-from emulator.dataset.owned import is_record, look
+from emulator.dataset.owned import files_below, look
 from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.table import ROW
 from emulator.dataset.verify import looks_right, sums
@@ -49,7 +48,6 @@ def _ends() -> list[tuple[str, str]]:
 
 ANY = "bytes"
 """The format that any file is of, whatever its name ends in; only when it is asked for."""
-_IGNORED = ("lost+found", ".feedrate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     held: dict[str, list[bytes]] = {}  # of each format, a file in one string: its place in the order first
     others: dict[str, int] = {}  # the second files of samples
     with storage_errors("cannot list the folder"):
-        for name, size in _files(folder / inside, f"{inside}/" if inside else ""):
+        for name, size in files_below(folder, f"{inside}/" if inside else ""):
             kind = ANY if wanted == ANY else next((form for end, form in _ends() if name.endswith(end)), None)
             counts[kind or ""] += 1
             if kind == "":
@@ -111,18 +109,6 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
             sizes[index] += 0 if part == name else held_by_it
     used = len(names) * len(form.parts("a" + form.suffix))
     return Found(folder, chosen, names, sizes, sum(counts.values()) - used)
-
-
-def _files(folder: Path, inside: str) -> Iterator[tuple[str, int]]:
-    """(name, bytes) of every regular file below `folder`; links to folders are not followed."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            name = inside + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name not in _IGNORED:
-                    yield from _files(Path(entry.path), f"{name}/")
-            elif entry.is_file() and not is_record(name):
-                yield name, entry.stat().st_size
 
 
 def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:

@@ -29,7 +29,7 @@ from emulator.dataset.formats.base import (
     bad,
     require_size,
 )
-from emulator.dataset.seeds import SPACING
+from emulator.dataset.sizes import SPACING
 from emulator.errors import SpecError
 
 _DATA = 352  # a header of 348 bytes and 4 bytes that say: no extensions
