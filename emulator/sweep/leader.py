@@ -103,13 +103,14 @@ class Leader:
             environment["hosts_differ"] = differences
             live.say(f"note: the software of hosts differs: {differences}")
         result = first_result(job, manifest, environment)
-        active = [hosts[rank] for rank in activation_order(hosts, job.placement)]
-        counts = self._schedule.expected(points, self._pace.limit)
-        planned = [
-            planned_point(job, manifest, number, active[:count])
-            for number, count in enumerate(counts, start=len(points))
-        ]
-        job.rules.require(replace(result, points=(*points, *planned)))
+        if job.rules.version:
+            active = [hosts[rank] for rank in activation_order(hosts, job.placement)]
+            counts = self._schedule.expected(points, self._pace.limit)
+            planned = [
+                planned_point(job, manifest, number, active[:count])
+                for number, count in enumerate(counts, start=len(points))
+            ]
+            job.rules.require(replace(result, points=(*points, *planned)))
         if job.resume:
             self._pace.probed(probe)
             result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))
