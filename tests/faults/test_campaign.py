@@ -22,10 +22,11 @@ def run_campaign(folder: Path, *words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.timeout(1200)  # the number of cases bounds it, not the machine
 @pytest.mark.parametrize(("fault", "cases"), [(DAMAGED, 64), (KILLED, 21), (WRITING, 21), (FOREIGN, 24)])
 def test_a_few_cases(tmp_path, fault, cases):
     with run_campaign(
-        tmp_path, "--only", fault, "--cases", cases, "--seconds", 100, "--workers", 1
+        tmp_path, "--only", fault, "--cases", cases, "--seconds", 1000, "--workers", 1
     ) as campaign:
         told = campaign.stdout.read()
     assert campaign.returncode == 0, told
