@@ -49,7 +49,7 @@ def measured(form: str, home: Path) -> Path:
     options = [option for setting in settings for option in ("--set", setting)]
     for words in (
         ("generate", data, "--recipe", recipe),
-        ("run", data, "-w", "unet3d-h100", "--loader", "direct", "-n", 2, "--epochs", 2, "--cache", "warm",
+        ("run", data, "-w", "unet3d-h100", "--loader", "direct", "-n", 2, "--epochs", 1, "--cache", "warm",
          "--mismatched-dataset", *options, "--out", out),
     ):  # fmt: skip
         done = feedrate(*words)
@@ -75,10 +75,10 @@ def test_what_was_measured_goes_out_and_comes_back_with_the_same_figures(tmp_pat
         (point,), imported = result.points, back[name]
         ((again, _),) = results_of(import_folder(tmp_path / f"{form}.exported"), ()).values()
         (other,) = again.points
-        assert imported.published.metric is not None
+        assert imported.published.samples == result.dataset["samples"], form
         for key in ("ranks", "steps", "samples", "epochs"):
             assert getattr(other, key) == getattr(point, key), (form, key)
-        for key in ("bytes", "au_here_first", "x_ideal_first"):
+        for key in ("bytes", "au_here_first"):
             assert getattr(other, key) == pytest.approx(getattr(point, key), rel=1e-4), (form, key)
         for key in ("format", "files", "samples_per_file"):
             assert again.dataset[key] == result.dataset[key], (form, key)

@@ -45,14 +45,14 @@ def measure(
     job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
     first = world.rank == 0
     agreed(world, lambda: check(job, world.size, force) if first else None)
+    hosts, memory = hosts_of(world)
+    agreed(world, lambda: job.rules.require(planned(job, hosts, memory)) if first else None)
     # The folder of checkpoints comes before OUT: a run that is refused leaves nothing behind.
     with guarded(world, job.out), entered(world, partial(place.locked, job.root) if first else None):
-        hosts, memory = hosts_of(world)
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
 
         def create() -> ResultFolder:
             empty = empty_result(job, hosts, memory, direct)
-            job.rules.require(planned(job, empty, len(hosts), len(set(hosts))))
             return ResultFolder.create(job.out, empty, force=force)
 
         io = job.model.io

@@ -135,24 +135,6 @@ def checkpoint_job(
     )
 
 
-def planned(job: CheckpointJob, result: RunResult, ranks: int, hosts: int) -> RunResult:
-    """Return `result`, which has no checkpoints, with those to be made, and NaN for what will be measured."""
-    io, unknown = job.model.io, math.nan
-    made = Checkpoint(
-        direction="write",
-        number=0,
-        ranks=ranks,
-        hosts=hosts,
-        bytes=job.total(ranks),
-        began=unknown,
-        seconds=unknown,
-        fastest_seconds=unknown,
-        bytes_per_second=unknown,
-        slowest_rank=0,
-    )
-    return replace(result, checkpoints=(made,) * io.writes + (replace(made, direction="read"),) * io.reads)
-
-
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
     """Refuse what cannot work, before anything is written. Raises SpecError, StorageError."""
     size = job.total(ranks)
@@ -205,6 +187,28 @@ def empty_result(
         },
         flags=(flag,) if departed else (),
     )
+
+
+def planned(job: CheckpointJob, hosts: Sequence[str], memory: Mapping[str, int]) -> RunResult:
+    """Return the result to be, with NaN for what will be measured. Raises SpecError.
+
+    `hosts` has the host of every rank, `memory` each one's bytes.
+    """
+    io, unknown = job.model.io, math.nan
+    made = Checkpoint(
+        direction="write",
+        number=0,
+        ranks=len(hosts),
+        hosts=len(set(hosts)),
+        bytes=job.total(len(hosts)),
+        began=unknown,
+        seconds=unknown,
+        fastest_seconds=unknown,
+        bytes_per_second=unknown,
+        slowest_rank=0,
+    )
+    empty = empty_result(job, hosts, memory, direct=False)
+    return replace(empty, checkpoints=(made,) * io.writes + (replace(made, direction="read"),) * io.reads)
 
 
 def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
