@@ -52,6 +52,12 @@ def test_whole_files():
     assert found.files == 100 and any("40 files were seen" in line for line in found.told)
 
 
+def test_files_that_are_read_in_more_requests_than_the_replays_are_said():
+    reads = replace(whole(100, 50_000), requests=pieces(4096, 100) + pieces(45_904, 100))
+    assert any("in 2 requests" in line for line in pattern(reads, 100).told)
+    assert not any("requests" in line for line in pattern(whole(100, 50_000), 100).told)
+
+
 def test_files_of_an_iterable_dataset_are_those_that_were_seen():
     iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)
     found = pattern(whole(40, 50_000), 800, iterable)

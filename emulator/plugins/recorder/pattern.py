@@ -40,6 +40,8 @@ _TOUCHED = 0.8
 _SIDE = 0.02
 """Most bytes of a file beside those of many samples, as an index is, by those of the file with the median
 byte; and most bytes of all such files, by those of all files."""
+_MORE_REQUESTS = 1.5
+"""Requests for a file, by those of the replay, that are worth a sentence."""
 _FEW_MOVES = 12
 """Fewer moves between samples of a file say nothing about their order."""
 
@@ -156,6 +158,12 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             f"files are mapped into memory: {loader.reads.faults} page faults brought "
             f"{show_bytes(amount.total)}; the replay maps them, too, and reads {show_bytes(each)} for a "
             "sample, its share of them"
+        )
+    each_visit = loader.reads.requests.count / max(1, loader.reads.visits)
+    if layout.whole and each_visit > _MORE_REQUESTS * math.ceil(mean_file / block):
+        told.append(
+            f"the job reads a file in {each_visit:.2g} requests, one behind the other, as a header before "
+            f"the rest; the replay in {math.ceil(mean_file / block)}: on storage that answers late it is faster"
         )
     filled = _fill(loader, amount)
     if filled > 1:
