@@ -163,7 +163,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     if layout.whole and each_visit > _MORE_REQUESTS * math.ceil(mean_file / block):
         told.append(
             f"the job reads a file in {each_visit:.2g} requests, one behind the other, as a header before "
-            f"the rest; the replay in {math.ceil(mean_file / block)}: on storage that answers late it is faster"
+            f"the rest; the replay in {math.ceil(mean_file / block)}: where storage answers late it is faster"
         )
     filled = _fill(loader, amount)
     if filled > 1:
