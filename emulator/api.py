@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from emulator.analysis.knee import find_knee
 from emulator.cli.entry import rank_server
-from emulator.config.checkpoint import parse_scale
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
@@ -272,24 +271,25 @@ def checkpoint(
     *,
     out: Place,
     ranks: int | None = None,
-    scale: str = "1",
-    settings: Sequence[str] = (),
     force: bool = False,
     **options: Any,
 ) -> Result:
     """Write and restore checkpoints of a large model with `ranks` ranks, which mpirun starts here.
 
-    `options` are those of `plugins.checkpoint.job.checkpoint_job`: writes=2, reads=2, pause="0s",
+    `options` are those of the command: writes=2, reads=2, pause="0s", scale="1/100",
     subset=True, keep=True. Call it in the main thread. Raises FeedrateError.
     """
-    from emulator.plugins.checkpoint.job import checkpoint_job
+    from emulator.plugins.checkpoint.cli import Choices
     from emulator.plugins.checkpoint.start import run_checkpoint
 
-    said = {"model": model, "out": out, "scale": scale, "set": settings, "force": force, **options}
-    words = ["checkpoint", os.fspath(folder), *_words(said)]
-    job = checkpoint_job(
-        Path(folder), Path(out), model=model, scale=parse_scale(scale), settings=settings, **options
-    )
+    job = Choices(model=model, **options).job(Path(folder), Path(out))
+    if "settings" in options:
+        options["set"] = options.pop("settings")
+    words = [
+        "checkpoint",
+        os.fspath(folder),
+        *_words({"model": model, "out": out, "force": force, **options}),
+    ]
     with _ending("feedrate checkpoint", job.out):
         run_checkpoint(job, words, ranks, force=force)
     return read(out)

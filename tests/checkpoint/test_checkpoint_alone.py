@@ -12,8 +12,9 @@ import pytest
 from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import FeedrateError
 from emulator.plugins.checkpoint import files as place
+from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
-from emulator.plugins.checkpoint.job import CheckpointJob, check, checkpoint_job
+from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.plugins.checkpoint.start import sweep_up
 from emulator.record.out import read_result
 from emulator.report.terminal import render, result_blocks
@@ -24,8 +25,8 @@ from emulator.sweep.summary import recovered
 @pytest.fixture
 def job(tmp_path) -> CheckpointJob:
     (tmp_path / "data").mkdir()
-    scale = Fraction(1, 50_000)
-    return checkpoint_job(tmp_path / "data", tmp_path / "out", writes=1, reads=1, pause="0s", scale=scale)
+    choices = Choices(writes=1, reads=1, pause="0s", scale="1/50000")
+    return choices.job(tmp_path / "data", tmp_path / "out")
 
 
 def model(writes: int, reads: int, name: str = "llama3-8b"):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from fractions import Fraction
 from pathlib import Path
 
 import psutil
@@ -17,9 +16,9 @@ from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, unless
 import emulator
 from emulator.errors import SpecError
 from emulator.plugins.checkpoint import files as place
+from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.files import ShardIO, read_shard
-from emulator.plugins.checkpoint.job import checkpoint_job
 from emulator.record.out import read_result
 from emulator.run.comm import Comm
 from emulator.storage.posix import PosixStorage
@@ -139,8 +138,8 @@ def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(started, tmp_pa
     before = len(verified(root))
     place.begin(root, 999998, "dead")  # whatever the kill above left, and this
     said: list[str] = []
-    scale = Fraction(1, 99_999)
-    job = checkpoint_job(tmp_path / "data", tmp_path / "next", writes=1, reads=1, pause="0s", scale=scale)
+    choices = Choices(writes=1, reads=1, pause="0s", scale="1/99999")
+    job = choices.job(tmp_path / "data", tmp_path / "next")
     measure(job, Comm(), say=said.append)
     assert "removed checkpoint-999998.dead.part: an earlier run left it unfinished" in said
     assert place.unfinished(root) == [] and len(verified(root)) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,43 +21,63 @@ from emulator.config.checkpoint import (
 )
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
-from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob, checkpoint_job
+from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob
 from emulator.plugins.checkpoint.start import run_checkpoint
 from emulator.run.preflight import Rules
 from emulator.units import show_bytes
 
 GIB = 2**30
 
-Folder = Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder on the storage.")]
-ModelName = Annotated[str, typer.Option("--model", "-m", help="Name or TOML file; see --models.")]
-Models = Annotated[bool, typer.Option("--models", help="List the models with their sizes.")]
-Subset = Annotated[bool, typer.Option("--subset", help="Write the shards of the first 8 ranks (one host).")]
-ScaleText = Annotated[str, typer.Option("--scale", help="Scale of the sizes: 1/1000.")]
-Writes = Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")]
-Reads = Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")]
-Pause = Annotated[str | None, typer.Option(help="Time between two checkpoints; default 5s.")]
-Shift = Annotated[bool, typer.Option("--shift", help="Read back on another host than the one that wrote.")]
-Keep = Annotated[bool, typer.Option("--keep", help="Leave the checkpoints in DIR.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The options that say what is written and read; from Python the same."""
+
+    model: Annotated[str, typer.Option("--model", "-m", help="Name or TOML file; see --models.")] = (
+        "llama3-8b"
+    )
+    subset: Annotated[
+        bool, typer.Option("--subset", help="Write the shards of the first 8 ranks (one host).")
+    ] = False
+    scale: Annotated[str, typer.Option(help="Scale of the sizes: 1/1000.")] = "1"
+    writes: Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")] = None
+    reads: Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")] = None
+    pause: Annotated[str | None, typer.Option(help="Time between two checkpoints; default 5s.")] = None
+    cache: options.CacheName = "cold"
+    settings: options.Settings = None
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the checkpoints in DIR.")] = False
+    shift: Annotated[
+        bool, typer.Option("--shift", help="Read back on another host than the one that wrote.")
+    ] = False
+    label: options.Label = ""
+    rules: options.RulesName = ""
+    closed: options.Closed = False
+
+    def job(self, folder: Path, out: Path, command: tuple[str, ...] = ()) -> CheckpointJob:
+        """Return the job in `folder` that `command` repeats. Raises SpecError, StorageError."""
+        given = {"writes": self.writes, "reads": self.reads, "pause": self.pause}
+        own = [f"io.{key}={value}" for key, value in given.items() if value is not None]
+        return CheckpointJob(
+            folder=folder,
+            model=load_checkpoint_model(self.model, [*(self.settings or ()), *own]),
+            subset=self.subset,
+            scale=parse_scale(self.scale),
+            cache=self.cache,
+            keep=self.keep,
+            shift=self.shift,
+            out=out,
+            command=command,
+            label=self.label,
+            rules=Rules(self.rules, self.closed),
+        )
 
 
 def checkpoint(
-    folder: Folder = None,
-    model: ModelName = "llama3-8b",
+    choices: Choices,
+    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder on the storage.")] = None,
     ranks: options.Ranks = None,
-    subset: Subset = False,
-    scale: ScaleText = "1",
-    writes: Writes = None,
-    reads: Reads = None,
-    pause: Pause = None,
-    cache: options.CacheName = "cold",
-    settings: options.Settings = None,
-    keep: Keep = False,
-    shift: Shift = False,
-    models: Models = False,
+    models: Annotated[bool, typer.Option("--models", help="List the models with their sizes.")] = False,
     out: options.Out = None,
-    label: options.Label = "",
-    rules: options.RulesName = "",
-    closed: options.Closed = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
@@ -74,23 +95,7 @@ def checkpoint(
         raise SpecError(
             "checkpoint needs a folder on the storage", "feedrate checkpoint --models lists models"
         )
-    job = checkpoint_job(
-        folder,
-        out or options.default_out("checkpoint"),
-        model=model,
-        settings=settings or (),
-        writes=writes,
-        reads=reads,
-        pause=pause,
-        subset=subset,
-        scale=parse_scale(scale),
-        cache=cache,
-        keep=keep,
-        shift=shift,
-        command=options.command_line(),
-        label=label,
-        rules=Rules(rules, closed),
-    )
+    job = choices.job(folder, out or options.default_out("checkpoint"), options.command_line())
     if dry_run:
         _show_plan(job, ranks or job.usual_ranks)
     elif (result := run_checkpoint(job, options.words_with(job.out), ranks, force=force)) is not None:

@@ -10,15 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from emulator import live
-from emulator.config.checkpoint import (
-    CheckpointModel,
-    Shard,
-    data_parallel,
-    load_checkpoint_model,
-    parameters,
-    shards,
-    total,
-)
+from emulator.config.checkpoint import CheckpointModel, Shard, data_parallel, parameters, shards, total
 from emulator.config.storage import Cache
 from emulator.errors import SpecError, StorageError
 from emulator.launch.launched import started_by_mpi
@@ -94,45 +86,6 @@ class CheckpointJob:
         yield f"of a rank:   {show_bytes(min(sums))} to {show_bytes(max(sums))}"
         yield f"room needed: {show_bytes(size * io.writes)} in {self.folder} for {io.writes} checkpoints"
         yield f"then:        {io.reads} read back, {self.cache}; {io.pause:g} s after each"
-
-
-def checkpoint_job(
-    folder: Path,
-    out: Path,
-    *,
-    model: str = "llama3-8b",
-    settings: Sequence[str] = (),
-    writes: int | None = None,
-    reads: int | None = None,
-    pause: str | None = None,
-    subset: bool = False,
-    scale: Fraction = Fraction(1),
-    cache: Cache = "cold",
-    keep: bool = False,
-    shift: bool = False,
-    command: Sequence[str] = (),
-    label: str = "",
-    rules: Rules = NO_RULES,
-) -> CheckpointJob:
-    """Return a job for the model of that name or TOML file; None: as the model says.
-
-    Raises SpecError, StorageError. `settings` are KEY=VALUE of the model, `pause` has a unit ("5s").
-    """
-    given = {"writes": writes, "reads": reads, "pause": pause}
-    own = [f"io.{key}={value}" for key, value in given.items() if value is not None]
-    return CheckpointJob(
-        folder=folder,
-        model=load_checkpoint_model(model, [*settings, *own]),
-        subset=subset,
-        scale=scale,
-        cache=cache,
-        keep=keep,
-        shift=shift,
-        out=out,
-        command=tuple(command),
-        label=label,
-        rules=rules,
-    )
 
 
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
