@@ -76,6 +76,8 @@ def simulate(
                 f"{point.bytes_per_second / 1e9:.4g} GB/s, {100 * point.x_ideal:.1f} % of ideal "
                 f"(95 % interval {low:.1f} to {high:.1f})"
             )
+    if say:
+        say("  other counts, for the knee of the system")  # up to 100,000 ranks: half a minute on a slow one
     samples = simulation.samples
     job = with_sample_sizes(workload, simulation.sizes) if dataset else workload
     facts = {"files": samples, "bytes": round(samples * float(simulation.sizes.mean()))}
