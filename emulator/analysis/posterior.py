@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from emulator.analysis.families import (
     shapes,
 )
 from emulator.analysis.parts import Floats
-from emulator.analysis.variation import DEVIATIONS, DRIFTS, SHOWN, Singles, likelihood
+from emulator.analysis.variation import Singles, likelihood
 
 DISCREPANCY = 0.03
 """Relative error of the families per e-fold away from the knee, up to two e-folds."""
@@ -49,9 +50,18 @@ CURVELESS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HypothesisWeights:
-    """Weight of each row of a posterior, and how far runs vary and drift; arrays of rows."""
+class Posterior:
+    """Hypotheses that are left, one per row, with their weights: curves, then bare crossings.
 
+    Arrays of rows, but for those of the curves alone.
+    """
+
+    threshold: float
+    """Efficiency that defines N_AU."""
+    log_scale: Floats
+    """ln K of the curves."""
+    shape: Indices
+    """Shapes of the curves."""
     weight: Floats
     """Sums to 1."""
     ahead: Floats
@@ -62,34 +72,13 @@ class HypothesisWeights:
     """Relative standard deviation of one run, mean."""
     drift: float
     """Relative standard deviation of what runs after each other are off together, mean."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """Hypotheses that are left, one per row, with their weights: curves, then bare crossings."""
-
-    threshold: float
-    """Efficiency that defines N_AU."""
-    log_scale: Floats
-    """ln K of the curves."""
-    shape: Indices
-    """Shapes of the curves."""
-    crossings: Crossings | None
+    crossings: Crossings | None = None
     """None before the first run."""
-    cautious: HypothesisWeights
-    """The machine drifts, unless runs deny it (`variation.DRIFTS`): for intervals."""
-    shown: HypothesisWeights
-    """It does not, unless runs show it (`variation.SHOWN`): for middles, and for what to run next."""
-
-    @property
-    def weight(self) -> Floats:
-        """The cautious weights."""
-        return self.cautious.weight
 
     @property
     def curved(self) -> bool:
         """True when curves predicted the runs better than a bare crossing did."""
-        return float(self.shown.weight[: len(self.shape)].sum()) > 0.5
+        return float(self.weight[: len(self.shape)].sum()) > 0.5
 
     @property
     def log_n_au(self) -> Floats:
@@ -106,13 +95,8 @@ class Posterior:
         return np.concatenate([curves, seen])
 
     def quantiles(self, values: Floats, levels: Sequence[float]) -> tuple[float, ...]:
-        """exp of the quantiles of `values`, one per hypothesis: for example (0.025, 0.5, 0.975).
-
-        The middle, 0.5, is that of the `shown` weights, all others are of the `cautious` ones.
-        """
-        found = np.exp(weighted_quantiles(values, self.cautious.weight, levels))
-        middle = np.exp(weighted_quantiles(values, self.shown.weight, (0.5,)))
-        return tuple(sorted(float(x) for x in np.where(np.equal(levels, 0.5), middle, found)))
+        """exp of the quantiles of `values`, one per hypothesis: for example (0.025, 0.5, 0.975)."""
+        return tuple(np.exp(weighted_quantiles(values, self.weight, levels)).tolist())
 
     def band(self, counts: Sequence[float], levels: Sequence[float]) -> Floats:
         """Quantiles of the fitted efficiency, shape (levels, counts): a curve and its band, for plots."""
@@ -168,29 +152,26 @@ def posterior(
         which = np.flatnonzero(mass > 1e-5)
     if not len(log_n):
         return found
-    bare = crossings(log_n, log_y, loose, threshold, bounds, found.shown.drift)
+    bare = crossings(log_n, log_y, loose, threshold, bounds, found.drift)
     span = bounds[1] - bounds[0]
     odds = bare.log_evidence - evidence + math.log(span * CURVELESS / (1 - CURVELESS))
     share = 1 / (1 + math.exp(min(-odds, 500.0)))
 
-    def both(curves: HypothesisWeights) -> HypothesisWeights:
-        rest = np.zeros(len(bare.weight))
-        return replace(
-            curves,
-            weight=np.concatenate([(1 - share) * curves.weight, share * bare.weight]),
-            ahead=np.concatenate([curves.ahead, rest]),
-            loose=np.concatenate([curves.loose, rest + curves.drift**2]),
-        )
-
-    return replace(found, crossings=bare, cautious=both(found.cautious), shown=both(found.shown))
+    rest = np.zeros(len(bare.weight))
+    return replace(
+        found,
+        crossings=bare,
+        weight=np.concatenate([(1 - share) * found.weight, share * bare.weight]),
+        ahead=np.concatenate([found.ahead, rest]),
+        loose=np.concatenate([found.loose, rest + found.drift**2]),
+    )
 
 
 def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Floats:
     """Values of ln K for the next pass: some where anything is left, as many again where most of it is."""
-    near = weighted_quantiles(found.log_scale, found.cautious.weight, (5e-4, 1 - 5e-4))
-    core = weighted_quantiles(found.log_scale, found.shown.weight, (0.01, 0.99))
+    ends_of = partial(weighted_quantiles, found.log_scale, found.weight)
     grids = []
-    for ends in (near, core):
+    for ends in (ends_of((5e-4, 1 - 5e-4)), ends_of((0.01, 0.99))):
         at = np.searchsorted(scales, ends)
         low, high = scales[max(0, at[0] - 2)], scales[min(len(scales) - 1, at[1] + 1)]
         grids.append(np.linspace(max(low, bounds[0]), min(high, bounds[1]), SCALES // 3))
@@ -215,26 +196,23 @@ class _Grid:
             self.log_scale[keep], self.shape[keep], self.log_prior[keep], self.off[:, keep], self.far[:, keep]
         )
 
-    def posterior(self, threshold: float, cautious: HypothesisWeights, shown: HypothesisWeights) -> Posterior:
-        return Posterior(
-            threshold=threshold,
-            log_scale=self.log_scale,
-            shape=self.shape,
-            crossings=None,
-            cautious=cautious,
-            shown=shown,
-        )
-
 
 def _roughly(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
     """A rough posterior to refine the grid by; without deviation and evidence."""
     rough = _rough(grid)
     weight = np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=0)
     unknown = np.zeros_like(weight)
-    weights = HypothesisWeights(
-        weight=weight / weight.sum(), ahead=unknown, loose=unknown, deviation=math.nan, drift=math.nan
+    found = Posterior(
+        threshold=threshold,
+        log_scale=grid.log_scale,
+        shape=grid.shape,
+        weight=weight / weight.sum(),
+        ahead=unknown,
+        loose=unknown,
+        deviation=math.nan,
+        drift=math.nan,
     )
-    return grid.posterior(threshold, weights, weights), math.nan
+    return found, math.nan
 
 
 def _fully(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
@@ -245,36 +223,42 @@ def _fully(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
     joint = runs.log + grid.log_prior
     most = float(joint.max())
     joint = np.exp(joint - most)
-    evidence = most + math.log(joint.sum())
-
-    def weights(joint: Floats) -> HypothesisWeights:
-        joint = joint / joint.sum()
-        weight = joint.sum(axis=0)
-        deviation, drift = joint.sum(axis=1) @ runs.deviations
-        share = joint / np.maximum(weight, 1e-300)
-        ahead = (share * runs.ahead).sum(axis=0)
-        loose = (share * (runs.loose + runs.ahead**2)).sum(axis=0) - ahead**2
-        return HypothesisWeights(
-            weight=weight, ahead=ahead, loose=loose, deviation=float(deviation), drift=float(drift)
-        )
-
-    less = SHOWN / (1 - SHOWN) * (1 - DRIFTS) / DRIFTS
-    other_prior = np.repeat([1.0, less], [len(DEVIATIONS), len(joint) - len(DEVIATIONS)])
-    return grid.posterior(threshold, weights(joint), weights(joint * other_prior[:, None])), evidence
+    total = float(joint.sum())
+    joint /= total
+    weight = joint.sum(axis=0)
+    deviation, drift = joint.sum(axis=1) @ runs.deviations
+    share = joint / np.maximum(weight, 1e-300)
+    ahead = (share * runs.ahead).sum(axis=0)
+    found = Posterior(
+        threshold=threshold,
+        log_scale=grid.log_scale,
+        shape=grid.shape,
+        weight=weight,
+        ahead=ahead,
+        loose=(share * (runs.loose + runs.ahead**2)).sum(axis=0) - ahead**2,
+        deviation=float(deviation),
+        drift=float(drift),
+    )
+    return found, most + math.log(total)
 
 
 def _rough(grid: _Grid) -> Floats:
     """A cheap log posterior, to drop hypotheses that are too unlikely to be weighed with every deviation.
 
-    Two rows: Gaussian, with a deviation of about 1 % (two degrees of freedom) integrated out; and the same
-    without the error that all runs share, which drift would explain. Errors beyond CLIP do not count.
+    Three rows: Gaussian, with a deviation of about 1 % (two degrees of freedom) integrated out; the same
+    without the error that all runs share; and without a straight line through the errors, run by run. Drift
+    would explain either. Errors beyond CLIP do not count.
     """
     off = np.clip(grid.off, -CLIP, CLIP)
-    variance = 1e-4 + grid.far
-    squares, shared = (off * off / variance).sum(axis=0), (off / variance).sum(axis=0)
-    together = squares - shared**2 / ((1 / variance).sum(axis=0) + 1 / CLIP**2)
-    fit = 0.5 * (2 + len(off)) * np.log(2 + np.maximum(np.array([squares, together]), 0.0))
-    return np.asarray(grid.log_prior - fit - 0.5 * np.log(variance).sum(axis=0))
+    weight = 1 / (1e-4 + grid.far)
+    time = np.linspace(-1, 1, len(off), dtype=np.float32)[:, None]
+    squares, shared, rising = ((part * off * weight).sum(axis=0) for part in (off, 1, time))
+    even, slope, square = ((part * weight).sum(axis=0) for part in (1, time, time**2))
+    even, square = even + 1 / CLIP**2, square + 1 / CLIP**2
+    line = (square * shared**2 - 2 * slope * shared * rising + even * rising**2) / (even * square - slope**2)
+    left = np.maximum(squares - np.array([np.zeros_like(line), shared**2 / even, line]), 0.0)
+    fit = 0.5 * (2 + len(off)) * np.log(2 + left)
+    return np.asarray(grid.log_prior - fit + 0.5 * np.log(weight).sum(axis=0))
 
 
 def _grid(

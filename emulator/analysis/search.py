@@ -10,27 +10,16 @@ import numpy as np
 
 from emulator.analysis.families import Indices
 from emulator.analysis.parts import Floats
-from emulator.analysis.posterior import (
-    DISCREPANCY,
-    HypothesisWeights,
-    Posterior,
-    posterior,
-    weighted_quantiles,
-)
+from emulator.analysis.posterior import DISCREPANCY, Posterior, posterior, weighted_quantiles
 from emulator.record.result import Point
 
 CERTAIN = 0.975
 """Probability that counts as certain, one-sided."""
-INTERVAL = (0.025, 0.5, 0.975)
-"""Quantiles of a 95 % interval and its middle."""
-CAUTIOUS_INTERVAL = (0.0125, 0.5, 0.9875)
-"""Quantiles of a cautious 95 % interval, the one shown. What a process loses when alone looks like
-drift, and the prior leans to one side: of searches on shallow curves INTERVAL held the truth in 0.83
-(results/knee.md)."""
+INTERVAL = (0.0125, 0.5, 0.9875)
+"""Quantiles of a 95 % interval and its middle. Systems are no members of the families, and drift is no AR(1)
+process, so the ends are further out than those of the posterior."""
 CANDIDATES = 60
 """Counts that are considered for the next run."""
-RETURN = 5
-"""One run in so many is chosen as if the machine drifted: such a run goes back to a count that is known."""
 DRAWS = 2000
 """Hypotheses that the gain of a count is estimated from."""
 
@@ -49,9 +38,6 @@ class CountRun:
 DEAR = 30.0
 """Relative cost of a run besides its steps: nearly the same everywhere, so that there are few runs, and more
 only where steps take 30 times as long."""
-
-BUT_DRIFT = "and wider by the drift that may be there unseen"
-"""The interval that is shown allows for drift that runs so near in time cannot show (`Belief.width`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +69,7 @@ class Belief:
     """The posterior after the runs so far, with its intervals."""
 
     n_au: tuple[float, float, float]
-    """The CAUTIOUS_INTERVAL of N_AU; below 1 where even one process is under the threshold."""
+    """The 95 % interval of N_AU and its middle; below 1 where even one process is under the threshold."""
     n_saturation: tuple[float, float, float]
     """The same of N* = C / r; wide until some point is saturated."""
     beyond: float
@@ -95,15 +81,13 @@ class Belief:
     @property
     def deviation(self) -> float:
         """Relative standard deviation of one run, drift included."""
-        return math.hypot(self.posterior.shown.deviation, self.posterior.shown.drift)
+        return math.hypot(self.posterior.deviation, self.posterior.drift)
 
     @property
     def width(self) -> float:
-        """Width of the 95 % interval of N_AU / its median, without drift that the runs do not show."""
-        # More runs in the same minutes cannot narrow that drift, so it must not keep the search going.
-        found = self.posterior
-        low, middle, high = np.exp(weighted_quantiles(found.log_n_au, found.shown.weight, INTERVAL))
-        return float((high - low) / middle)
+        """Width of the 95 % interval of N_AU / its median."""
+        low, middle, high = self.n_au
+        return (high - low) / middle
 
 
 def observe(point: Point) -> CountRun:
@@ -128,8 +112,8 @@ def believe(history: Sequence[CountRun], search: KneeSearch) -> Belief:
         [run.slack for run in history],
     )
     log_knee = found.log_n_au
-    low, middle, high = found.quantiles(log_knee, CAUTIOUS_INTERVAL)
-    low_limit, limit, high_limit = found.quantiles(found.log_n_saturation, CAUTIOUS_INTERVAL)
+    low, middle, high = found.quantiles(log_knee, INTERVAL)
+    low_limit, limit, high_limit = found.quantiles(found.log_n_saturation, INTERVAL)
     return Belief(
         n_au=(low, middle, high),
         n_saturation=(low_limit, limit, high_limit),
@@ -157,8 +141,7 @@ def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | No
         return search.maximum
     if now.below >= CERTAIN:
         return 1
-    returns = len(history) % RETURN == RETURN - 1
-    counts, gain, _ = _gains(search, now, now.posterior.cautious if returns else now.posterior.shown)
+    counts, gain, _ = _gains(search, now)
     return int(counts[int(np.argmax(gain))])
 
 
@@ -166,7 +149,7 @@ def runs_left(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> i
     """Number of runs that `next_count` may still ask for, if each shrinks the variance as the next does."""
     if isinstance(_stop(history, search, now), Stop):
         return 0
-    _, _, shrink = _gains(search, now, now.posterior.shown)
+    _, _, shrink = _gains(search, now)
     most = search.max_runs - len(history)
     least = max(1, search.min_runs - len(history))
     if shrink >= 1 or now.width <= search.precision:
@@ -184,20 +167,20 @@ def _stop(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> Stop 
         return Stop(reason=f"even one process gets less than {share} of its demand", precise=True)
     if len(history) >= search.min_runs and now.width < search.precision:
         width = f"{100 * now.width:.1f} %"
-        return Stop(reason=f"the 95 % interval of the knee is {width} wide, {BUT_DRIFT}", precise=True)
+        return Stop(reason=f"the 95 % interval of the knee is {width} wide", precise=True)
     if len(history) >= search.max_runs:
         width = f"{100 * now.width:.0f} %"
-        reason = f"{search.max_runs} runs; the 95 % interval is still {width} wide, {BUT_DRIFT}"
+        reason = f"{search.max_runs} runs; the 95 % interval is still {width} wide"
         return Stop(reason=reason, precise=False)
     return None
 
 
-def _gains(search: KneeSearch, now: Belief, weights: HypothesisWeights) -> tuple[Indices, Floats, float]:
+def _gains(search: KneeSearch, now: Belief) -> tuple[Indices, Floats, float]:
     """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
     found = now.posterior
     # Systematic resampling without chance: each hypothesis as often as its weight says.
     wanted = (np.arange(DRAWS) + 0.5) / DRAWS
-    keep = np.searchsorted(np.cumsum(weights.weight), wanted).clip(max=len(weights.weight) - 1)
+    keep = np.searchsorted(np.cumsum(found.weight), wanted).clip(max=len(found.weight) - 1)
     # Beyond the maximum, or below one process, it does not matter where the knee is.
     knee = np.clip(found.log_n_au[keep], math.log(0.8), math.log(1.1 * search.maximum))
 
@@ -209,10 +192,10 @@ def _gains(search: KneeSearch, now: Belief, weights: HypothesisWeights) -> tuple
 
     curves = found.curves(counts.tolist(), keep)
     mean = curves.mean(axis=1)
-    curves = curves + weights.ahead[keep]
+    curves = curves + found.ahead[keep]
     off = knee - knee.mean()
     common = curves @ off / len(off)
-    variance = weights.deviation**2 + float(weights.loose[keep].mean())
+    variance = found.deviation**2 + float(found.loose[keep].mean())
     far = DISCREPANCY * np.minimum(np.abs(np.log(counts) - knee.mean()), 2.0)
     gain = common**2 / (curves.var(axis=1) + variance + far**2)
     # With the same number of steps per rank, the time of a run's steps is in proportion to 1 / efficiency.

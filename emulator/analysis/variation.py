@@ -3,7 +3,7 @@
 The logarithm of a run's throughput has the error e + w:
 
     w  independent from run to run: Student t, FREEDOM degrees of freedom, scaled by the deviation of a run
-    e  drift, an AR(1) process: DRIFT_KEPT of it is left at the next run
+    e  drift, an AR(1) process: a part of it is left at the next run
 
 One run in fifty stalled, because another job ran, and may be off by anything; it must not move the knee, so
 tails are heavy (Lange, Little and Taylor 1989). Drift is in the model because machines warm up and neighbours
@@ -30,13 +30,8 @@ FREEDOM = 6.0
 """Degrees of freedom of the Student t of w."""
 STALLED = 0.02
 """Share of runs that stalled."""
-DRIFT_KEPT = 0.9
-"""Correlation of the drift of two consecutive runs."""
-DRIFTS = 0.95
-"""Prior probability that the machine drifts, for the ends of the interval: a few minutes of runs do not show
-what a machine does in an hour, so the runs must show that there is no drift."""
-SHOWN = 0.02
-"""The same for the middle of the interval and for when to stop: the runs must show that there is drift."""
+DRIFTS = 0.5
+"""Prior probability that the machine drifts: the runs say whether it does."""
 
 
 def log_deviation_prior(deviation: Floats) -> Floats:
@@ -48,8 +43,9 @@ def log_deviation_prior(deviation: Floats) -> Floats:
 
 
 LOG_DEVIATION_PRIOR = log_deviation_prior(DEVIATIONS)
-DRIFTING = np.array([(s, d) for s in (0.005, 0.02) for d in (0.03, 0.06)])
-"""Grid of (deviation of a run, standard deviation of the drift), for machines that drift."""
+DRIFTING = np.array([(s, d, k) for s in (0.005, 0.02) for d, k in ((0.03, 0.9), (0.06, 0.97))])
+"""Grid for machines that drift: deviation of a run, standard deviation of the drift, and the correlation of
+that of two consecutive runs. Some go to and fro within ten runs, some only away."""
 LOG_DRIFTING_PRIOR = np.full(len(DRIFTING), -math.log(len(DRIFTING)))
 
 
@@ -101,7 +97,8 @@ def likelihood(off: Singles, far: Singles) -> Likelihood:
 
     # A Kalman filter per hypothesis. A run updates it by the probability that it did not stall.
     ahead, loose = np.zeros_like(log), np.zeros_like(log)
-    white, drift = (DRIFTING[:, i, None].astype(np.float32) ** 2 for i in (0, 1))
+    white, drift, kept = DRIFTING.T[:, :, None].astype(np.float32)
+    white, drift = white**2, drift**2
     mean, variance = np.zeros(moving.shape, np.float32), np.broadcast_to(drift, moving.shape)
     for run in range(runs):
         total = variance + white + far[run]
@@ -112,10 +109,10 @@ def likelihood(off: Singles, far: Singles) -> Likelihood:
         moving += np.log(density)
         gain, believed = variance / total, usual / density
         change = believed * gain
-        mean = DRIFT_KEPT * (mean + change * miss)
+        mean = kept * (mean + change * miss)
         left = variance * (1 - change) + (1 - believed) * change * gain * squares
-        variance = DRIFT_KEPT**2 * left + (1 - DRIFT_KEPT**2) * drift
+        variance = kept**2 * left + (1 - kept**2) * drift
     moving += LOG_DRIFTING_PRIOR[:, None] + math.log(DRIFTS)
     ahead[len(DEVIATIONS) :], loose[len(DEVIATIONS) :] = mean, variance
-    deviations = np.concatenate([np.column_stack([DEVIATIONS, np.zeros_like(DEVIATIONS)]), DRIFTING])
+    deviations = np.concatenate([np.column_stack([DEVIATIONS, np.zeros_like(DEVIATIONS)]), DRIFTING[:, :2]])
     return Likelihood(log=log, ahead=ahead, loose=loose, deviations=deviations)

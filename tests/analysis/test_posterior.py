@@ -33,7 +33,7 @@ def test_repeats_teach_the_deviation():
     random = np.random.default_rng(5)
     for variation in (0.003, 0.03):
         efficiency = np.exp(random.normal(0, variation, 30)) * 0.99
-        assert posterior([8] * 30, efficiency.tolist()).shown.deviation == pytest.approx(variation, rel=0.6)
+        assert posterior([8] * 30, efficiency.tolist()).deviation == pytest.approx(variation, rel=0.6)
 
 
 def test_band_holds_the_curve():
@@ -53,4 +53,4 @@ def test_any_history_gives_a_proper_posterior(runs):
     low, middle, high = found.quantiles(found.log_n_au, [0.025, 0.5, 0.975])
     assert found.weight.sum() == pytest.approx(1)
     assert 0 < low <= middle <= high < np.inf
-    assert 0 < found.cautious.deviation < 0.3
+    assert 0 < found.deviation < 0.3
