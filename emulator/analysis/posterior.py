@@ -152,11 +152,15 @@ def posterior(
         which = np.flatnonzero(mass > 1e-5)
     if not len(log_n):
         return found
-    bare = crossings(log_n, log_y, loose, threshold, bounds, found.drift)
-    span = bounds[1] - bounds[0]
-    odds = bare.log_evidence - evidence + math.log(span * CURVELESS / (1 - CURVELESS))
-    share = 1 / (1 + math.exp(min(-odds, 500.0)))
+    prior = math.log((bounds[1] - bounds[0]) * CURVELESS / (1 - CURVELESS)) - evidence
 
+    def crossed(drift: float) -> tuple[Crossings, float]:
+        bare = crossings(log_n, log_y, loose, threshold, bounds, drift)
+        return bare, 1 / (1 + math.exp(min(-prior - bare.log_evidence, 500.0)))
+
+    # Where no curve describes the runs, drift that curves need to explain them is none.
+    _, without = crossed(0.0)
+    bare, share = crossed((1 - without) * found.drift)
     rest = np.zeros(len(bare.weight))
     return replace(
         found,

@@ -168,7 +168,7 @@ class Leader:
         """Return how far the sweep is. Another thread calls this."""
         seconds = time.monotonic() - self._begin
         if not self._ranks:
-            doing = f"{counted(len(self._points), 'run')} done" if self._points else "starting"
+            doing = f"{counted(len(self._points), 'run')} done" if self._step else "starting"
             return Now(verb=self._job.kind, doing=doing, seconds=seconds)
         points, knee = self._points, self._folder.result.knee
         rates = self._spools.now() if self._spools else None

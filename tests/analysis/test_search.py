@@ -26,7 +26,8 @@ def test_the_interval_can_be_trusted(trials):
 
 
 def test_few_runs_are_enough(trials):
-    hard = [len(t.runs) for t in trials if t.curve.name not in ("soft p=3", "usl")]
+    """A limit that is felt before it is reached takes more: the slope at the knee is small."""
+    hard = [len(t.runs) for t in trials if t.curve.name in ("roofline", "collapse")]
     assert np.median(hard) <= 9
     assert max(len(t.runs) for t in trials) <= 20
 
