@@ -88,7 +88,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
     found = Knee(
         kind=kind,
         n_au=now.n_au[1] if known else None,
-        n_saturation=min(now.n_saturation[1], _most(runs, now.deviation)) if flat else None,
+        n_saturation=min(now.n_saturation[1], _most(runs)) if flat else None,
         interval=(now.n_au[0], now.n_au[2]) if known else between,
         fed=fed,
         starved=starved,
@@ -108,10 +108,10 @@ def _share(point: Point) -> float:
     return point.samples_per_second / point.ideal_samples_per_second
 
 
-def _most(runs: Sequence[CountRun], deviation: float) -> float:
-    """Largest throughput of a count, in units of one process's demand, and two standard errors."""
-    count, mean, times = means([run.ranks for run in runs], [run.efficiency for run in runs])
-    return float((count * mean * (1 + 2 * deviation / np.sqrt(times))).max())
+def _most(runs: Sequence[CountRun]) -> float:
+    """Largest mean throughput of a count, in units of one process's demand."""
+    count, mean, _ = means([run.ranks for run in runs], [run.efficiency for run in runs])
+    return float((count * mean).max())
 
 
 def _kind(
