@@ -29,10 +29,10 @@ from emulator.units import counted, show_seconds
 TYPICAL_VARIATION = 0.02
 """Relative standard deviation of a run that is assumed before the first one, for the number of runs.
 
-Without any, a played search ends after 6 runs, its least number; real ones take 9 more often than not.
+Without any, a played search ends after 6 to 9 runs; real ones take more.
 """
 TYPICAL_SEED = 2
-"""Gives a play of typical length: 8 to 12 runs to a knee, where seeds 0 to 6 give 6 to 14."""
+"""Gives a play of typical length: 12 to 19 runs to a knee, where seeds 0 to 6 give 8 to 20."""
 CLOSE = 0.1
 """Gap between a fed and a starved count, as a share, that is halved no further if the client is the limit."""
 
