@@ -11,7 +11,7 @@ from test_their_tools import PACKAGE, reportgen
 
 from emulator.plugins.mlperf.export import export_result
 from emulator.plugins.mlperf.results import import_folder, results_of
-from emulator.plugins.mlperf.tree import find_runs, read_run
+from emulator.plugins.mlperf.tree import find_runs
 from emulator.record.out import read_result
 
 pytestmark = [
@@ -82,6 +82,3 @@ def test_what_was_measured_goes_out_and_comes_back_with_the_same_figures(tmp_pat
             assert getattr(other, key) == pytest.approx(getattr(point, key), rel=1e-4), (form, key)
         for key in ("format", "files", "samples_per_file"):
             assert again.dataset[key] == result.dataset[key], (form, key)
-        print(
-            form, read_run(tmp_path / f"{form}.exported/results/training/unet3d/run/{name}").summary["metric"]
-        )
