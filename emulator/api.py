@@ -326,15 +326,18 @@ def record(
     )
 
 
-def report(out: Place, *, baselines: Sequence[Place] = (), systems: Sequence[str] = ()) -> Report:
+def report(
+    out: Place, *, baselines: Sequence[Place] = (), systems: Sequence[str] = (), rules: str = ""
+) -> Report:
     """A result with what stands beside it: baselines of the same storage, systems by name or file.
 
-    `out` may be a folder of results. `Report.write` makes the page, pictures and files that
-    `feedrate report` writes. Raises StorageError, SpecError.
+    `out` may be a folder of results; a table says which of its runs are a valid set by `rules`.
+    `Report.write` makes the page, pictures and files that `feedrate report` writes. Raises StorageError,
+    SpecError.
     """
     from emulator.plugins.page import page
 
-    return page.report(Path(out), [Path(one) for one in baselines], systems)
+    return page.report(Path(out), [Path(one) for one in baselines], systems, rules)
 
 
 def compare(outs: Sequence[Place], *, references: Sequence[str] = (), match: str = "") -> Comparison:

@@ -178,6 +178,6 @@ TRACES = Group("traces", "trace reader")
 TABLES = Group("tables", "table")
 """Functions from a result, and names or files of the systems that it ran on, to tables beside the result."""
 RULES = Group("rules", "set of rules")
-"""Functions from a result, their own name, and True for the strictest division, to a line for each rule that
-the result does not meet. One that is only planned has NaN for what it will measure."""
+"""Functions from the results of a set of runs, their own name, and True for the strictest division, to a line
+for each rule that the set does not meet. A result that is only planned has NaN for what it will measure."""
 GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, NOISE, TRACES, TABLES, RULES)

@@ -31,7 +31,7 @@ class Rules:
 
         `planned` has the facts that are known beforehand, and NaN for what it will measure.
         """
-        lines = RULES.load(self.version)(planned, self.version, self.closed) if self.version else []
+        lines = RULES.load(self.version)([planned], self.version, self.closed) if self.version else []
         for line in lines:
             live.say(f"  {line}")
         if lines:

@@ -135,13 +135,13 @@ def test_one_that_was_cut_off_is_not_exported(tmp_path):
 def test_a_subset_is_8_ranks_and_since_v3_not_of_the_8b_model(name, ranks, version, met):
     """v3.0, rule 4.3.5: an error if accelerators are not 8, or if the model is 8B."""
     subset = run(ranks=ranks, **{**asdict(load_checkpoint_model(name)), "subset": True})
-    rules = {rule.name: rule.met for rule in self_check(subset, version)[0].rules}
+    rules = {rule.name: rule.met for rule in self_check(subset, version=version)[0].rules}
     assert rules["subset"] is met
 
 
 def test_v1_has_no_checkpoints():
     with pytest.raises(SpecError, match="has no checkpoints"):
-        self_check(run(), "v1.0")
+        self_check(run(), version="v1.0")
 
 
 def test_what_is_exported_comes_back(tmp_path):

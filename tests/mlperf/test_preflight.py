@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 from command import feedrate
-from test_rules import swept
+from test_rules import MEMORY, swept
 
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.rules import broken
-from emulator.record.out import read_result
+from emulator.record.out import read_result, write_result
+from emulator.record.result import RunResult
 from emulator.run.preflight import Rules
 
 
@@ -51,9 +52,9 @@ def test_what_is_not_measured_yet_breaks_no_rule():
     planned = replace(
         result, points=(replace(result.points[0], au=math.nan, samples_per_second=math.nan),) * 6
     )
-    lines = broken(planned, "v3.0", closed=True)
+    lines = broken([planned], "v3.0", closed=True)
     assert not [line for line in lines if "AU of every run" in line or "spread of the runs" in line]
-    eight = broken(replace(result, points=result.points[:1] * 8), "v3.0", closed=False)
+    eight = broken([replace(result, points=result.points[:1] * 8)], "v3.0", closed=False)
     assert any("warm-up run before them: 3 more runs" in line for line in eight)
 
 
@@ -63,3 +64,38 @@ def test_what_is_not_measured_yet_breaks_no_rule():
 def test_rules_that_nobody_has(version, closed, said):
     with pytest.raises(SpecError, match=said):
         Rules(version, closed)
+
+
+def alone(number: int, host: str = "a") -> RunResult:
+    """One of six runs that were made as results of their own, each with a shuffle seed."""
+    whole = swept("unet3d-b200")
+    training = {**whole.workload["training"], "shuffle_seed": number}
+    point = whole.points[0]
+    return replace(
+        whole,
+        kind="run",
+        created=f"2026-11-25T10:{number:02d}:00+00:00",
+        workload={**whole.workload, "training": training},
+        environment={**whole.environment, "memory_of_hosts": {host: MEMORY}},
+        points=(replace(point, hosts=(replace(point.hosts[0], host=host),)),),
+    )
+
+
+def test_a_report_says_which_results_are_a_valid_set(tmp_path):
+    for number in range(6):
+        (tmp_path / "results" / f"run{number}").mkdir(parents=True)
+        write_result(tmp_path / "results" / f"run{number}", alone(number))
+    done = feedrate("report", tmp_path / "results", "--rules", "v3.0")
+    assert done.status == 0, done.err
+    sets = done.out.partition("Sets of runs by the rules of v3.0")[2]
+    assert " ".join(f"run{number}," for number in range(5)) in sets and "no rule is broken" in sets
+
+
+def test_results_of_other_hosts_are_no_set():
+    lines = broken([*(alone(number) for number in range(5)), alone(5, host="b")], "v3.0", closed=True)
+    assert lines == [
+        "2 accelerators: NOT MET  one set: hosts: a and b "
+        "(asked: the same hosts, version and dataset in every run; open and closed)"
+    ]
+    again = broken([alone(number) for number in (0, 0, 1, 2, 3, 4, 4)], "v3.0", closed=True)
+    assert [line for line in again if "shuffle seeds: 4 in 5 runs" in line]

@@ -54,7 +54,7 @@ def swept(name: str = "unet3d-b200", command: tuple[str, ...] = ("feedrate",), *
 
 def broken(result: RunResult, version: str = "") -> list[str]:
     """Names of the rules that are not known to be met."""
-    (check,) = self_check(result, version)
+    (check,) = self_check(result, version=version)
     return [rule.name for rule in check.rules if not rule.met]
 
 

@@ -33,7 +33,7 @@ from emulator.files import write_whole
 from emulator.plugins.mlperf.agreement import stated_config
 from emulator.plugins.mlperf.config import parse_overrides
 from emulator.plugins.mlperf.results import read_documents
-from emulator.plugins.mlperf.rules import VERSIONS, Check, self_check
+from emulator.plugins.mlperf.rules import VERSIONS, Check, self_check, version_for
 from emulator.plugins.mlperf.summary import GIB, MIB
 from emulator.plugins.mlperf.tree import ADDED, RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
@@ -42,6 +42,8 @@ from emulator.record.steps import Steps, read_steps
 
 NOTICE = "NOT_A_SUBMISSION.txt"
 CHECK = "self-check.json"
+MEASURED = ("run", "sweep")
+"""Kinds of result whose trainings are exported from their steps."""
 LEAST_STEPS = 3
 """Steps of an epoch below which v2.0's throughput is undefined."""
 
@@ -63,9 +65,11 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     if result.status != "complete" or not (result.points or result.checkpoints):
         raise SpecError(f"{out} is incomplete", "only whole results are exported")
     check_out(folder, force=False, hint="choose another --out")
-    checks = self_check(result, rules)
-    version = checks[0].version
+    version = rules or version_for(result)
     runs, runs_folder = _runs(out, result, version), folder / "results" / _place(result)
+    trained = result.kind in MEASURED
+    published = [run.summary["metric"]["train_au_mean_percentage"] / 100 for run in runs] if trained else None
+    checks = self_check(result, version=version, au=published)
     checker = VERSIONS[version].checker
     notice = [
         f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
@@ -114,7 +118,7 @@ def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
         return [run if run.layout == "v2.0" or not result.points else _for_newer(run, result) for run in runs]
     if result.kind == "checkpoint":
         return [checkpoint_run(result)]
-    if result.kind in ("run", "sweep"):
+    if result.kind in MEASURED:
         return training_runs(out, result, version)
     kinds = "only runs, sweeps, checkpoints and imports are exported"
     raise SpecError(f"{out} is of the kind {result.kind}", kinds)

@@ -8,8 +8,8 @@ records.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from typing import Any, Literal
 
@@ -171,16 +171,19 @@ class TrainedRun:
 
 
 class TrainingRuns:
-    """The runs of a result with one accelerator count, in their order."""
+    """The runs of results with one accelerator count, in their order."""
 
-    def __init__(self, result: RunResult, accelerators: int) -> None:
-        self.result = result
+    def __init__(
+        self, results: Sequence[RunResult], accelerators: int, au: Sequence[float] | None = None
+    ) -> None:
+        self.result = results[-1]
         self.accelerators = accelerators
-        self.workload = stored_workload(result.workload)
+        self.workload = stored_workload(self.result.workload)
         self.au_percent = 100 * self.workload.training.au_threshold
         """AU that the workload asks for."""
         self.runs = [
-            _trained_run(result, number)
+            _trained_run(result, number, None if au is None else au[number])
+            for result in results
             for number, point in enumerate(result.points)
             if point.ranks == accelerators
         ]
@@ -194,10 +197,11 @@ class TrainingRuns:
         """The workload as MLPerf publishes it; None where it is none of theirs."""
 
 
-def _trained_run(result: RunResult, number: int) -> TrainedRun:
+def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun:
     """Return the facts of point `number`: an import states them for each run."""
     point = result.points[number]
-    au = point.au if point.au_here is None else point.au_here
+    if au is None:
+        au = point.au if point.au_here is None else point.au_here
     imported = result.environment.get("imported")
     if isinstance(imported, list) and len(imported) == len(result.points):
         run = imported[number]
@@ -217,7 +221,7 @@ def _trained_run(result: RunResult, number: int) -> TrainedRun:
     return TrainedRun(
         point=point,
         au=au,
-        seed=number,  # feedrate gives every point a seed of its own
+        seed=result.workload["training"]["shuffle_seed"] + number,
         saved=False,
         memory=sum(hosts) if hosts and all(hosts) else None,
         size=result.dataset.get("bytes"),
@@ -265,7 +269,10 @@ def _one_set(runs: TrainingRuns, version: Version) -> Answer:
         "samples a file:": {run.samples_per_file for run in runs.runs},
         "bytes:": {run.size for run in runs.runs},
     }
-    found = {"hosts:": {len(point.hosts) for point in runs.points}}
+    hosts = [{host.host for host in point.hosts} for point in runs.points]
+    numbers = set(map(len, hosts))
+    changed = set().union(*hosts) - hosts[0].intersection(*hosts)
+    found: dict[str, set[Any]] = {"hosts:": numbers if len(numbers) > 1 else changed}
     found |= {what: {value for value in values if value} for what, values in facts.items()}
     differ = [
         f"{what} {' and '.join(map(str, sorted(values)))}"
@@ -560,26 +567,32 @@ def version_for(result: RunResult) -> str:
     return max(VERSIONS)
 
 
-def self_check(result: RunResult, version: str = "") -> list[Check]:
-    """Check `result` by the rules of `version` (empty: `version_for`), by accelerator count, ascending.
+def self_check(*results: RunResult, version: str = "", au: Sequence[float] | None = None) -> list[Check]:
+    """Check a set of runs by the rules of `version` (empty: `version_for`), by ascending accelerator count.
 
-    Raises SpecError when the version has no such rules.
+    `results` are of one kind and workload, in the order of their making. `au` is that of each point of one
+    result by MLPerf's formula, the mean of its epochs; without it the point's own counts, over all epochs.
+    An imported run states its own. Raises SpecError when the version has no such rules.
     """
-    version = version or version_for(result)
+    version = version or version_for(results[-1])
     if version not in VERSIONS:
         raise SpecError(f"there are no rules {version!r}", f"known: {', '.join(VERSIONS)}")
-    if result.kind == "checkpoint":
-        run = CheckpointRun(result)
+    if results[-1].kind == "checkpoint":
+        made = tuple(checkpoint for result in results for checkpoint in result.checkpoints)
+        run = CheckpointRun(replace(results[-1], checkpoints=made))
         return [_check(version, CHECKPOINTING, run, run.ranks)]
-    counts = sorted({point.ranks for point in result.points})
-    return [_check(version, TRAINING, TrainingRuns(result, count), count) for count in counts]
+    counts = sorted({point.ranks for result in results for point in result.points})
+    return [_check(version, TRAINING, TrainingRuns(results, count, au), count) for count in counts]
 
 
-def broken(result: RunResult, version: str, closed: bool) -> list[str]:
-    """Return a line for each rule that `result` does not meet. NaN, as a planned one has, breaks no rule."""
+def broken(results: Sequence[RunResult], version: str, closed: bool) -> list[str]:
+    """Return a line for each rule that the set of runs does not meet.
+
+    NaN, as a planned result has, breaks no rule.
+    """
     return [
         f"{check.accelerators} accelerators: {rule.line}"
-        for check in self_check(result, version)
+        for check in self_check(*results, version=version)
         for rule in check.rules
         if rule.met is False and (closed or rule.division != CLOSED)
     ]

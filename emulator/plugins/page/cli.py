@@ -17,6 +17,7 @@ from emulator.errors import SpecError
 from emulator.files import require_writable
 from emulator.plugins.page import compare as comparing
 from emulator.plugins.page import page
+from emulator.registry import RULES
 from emulator.report.junit import write_junit
 from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
@@ -79,6 +80,9 @@ def report(
     system: Annotated[
         list[str] | None, typer.Option(help="With the efficiency of this system; name or file; repeatable.")
     ] = None,
+    rules: Annotated[
+        str, typer.Option(metavar="|".join(RULES), help="Say which runs are a valid set by MLPerf's rules.")
+    ] = "",
     openmetrics: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the figures as OpenMetrics, for node_exporter's textfiles."),
@@ -92,7 +96,7 @@ def report(
       feedrate report sweep --require 8 --junit gate.xml
     """
     paths = files.paths(openmetrics)
-    found = page.report(out, baseline or [], system or [])
+    found = page.report(out, baseline or [], system or [], rules)
     if live.for_programs():
         beside = [as_plain(table) for table in found.tables]
         live.answer({**options.answer_of(found.result, found.folder), "beside": beside})

@@ -21,7 +21,7 @@ from emulator.files import write_whole
 from emulator.record.host import read_hosts
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
-from emulator.registry import TABLES
+from emulator.registry import RULES, TABLES
 from emulator.report import training
 from emulator.report.drawing import DARK, HERO, NARROW, WIDE, draw_result, extra, svgs
 from emulator.report.figure import Figure
@@ -32,6 +32,7 @@ from emulator.report.terminal import Text, as_markdown, result_blocks
 from emulator.report.training import cards
 from emulator.report.training_figures import StorageLimit, hosts_over_time, throughput
 from emulator.report.view import again, kind_of, limits, marks, notes, title
+from emulator.run.preflight import Rules
 from emulator.sweep.summary import recovered
 from emulator.text import masked, printable
 from emulator.units import show_bytes, show_rate, show_seconds
@@ -102,6 +103,8 @@ class Report(Document):
     """Names or files of the systems that the result ran on."""
     listed: bool = False
     """True if a folder of results was given, which a table then lists."""
+    rules: str = ""
+    """Rules of a benchmark, an entry point of `feedrate.rules`, that sets of runs are checked by."""
 
     @property
     def limit(self) -> StorageLimit | None:
@@ -122,6 +125,7 @@ class Report(Document):
     def tables(self) -> tuple[Table, ...]:
         """Return the tables of the other results and systems, each with the name of its source."""
         tables = [_all_of(self)] if self.listed and self.others else []
+        tables += [_sets(self)] if self.rules else []
         for name, (found, _) in self._beside:
             tables += [replace(table, caption=f"{table.caption} ({name})") for table in found]
         if self.systems:
@@ -157,12 +161,13 @@ class Report(Document):
         draw_result(self.result, path, form)
 
 
-def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = ()) -> Report:
+def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = (), rules: str = "") -> Report:
     """Find what the page of `out` shows: a result, or a folder of results.
 
     In a folder the kind that comes first in `LEADING` leads (of several the one made last), and the
     other results stand beside it. Raises SpecError, StorageError.
     """
+    shown: dict[str, Any] = {"systems": tuple(systems), "rules": Rules(rules).version}
     others = []
     for path in baselines:
         other = read_result(path)
@@ -171,7 +176,7 @@ def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = (
         others.append((path.name, other))
     if not out.is_dir() or (out / RESULT).is_file():
         main = out.parent if out.name == RESULT else out
-        return Report(folder=main, result=recovered(main), others=tuple(others), systems=tuple(systems))
+        return Report(folder=main, result=recovered(main), others=tuple(others), **shown)
     held = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
     if not held:
         read_result(out)  # says what is missing
@@ -179,9 +184,7 @@ def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = (
     main = max((path for path in held if held[path].kind == kinds[0]), key=lambda path: held[path].created)
     for kind in reversed(kinds):
         others += [(path.name, made) for path, made in held.items() if made.kind == kind and path != main]
-    return Report(
-        folder=main, result=recovered(main), others=tuple(others), systems=tuple(systems), listed=True
-    )
+    return Report(folder=main, result=recovered(main), others=tuple(others), listed=True, **shown)
 
 
 def _turn(kind: str) -> tuple[int, str]:
@@ -202,6 +205,27 @@ def _all_of(found: Report) -> Table:
         (made.label or name, made.kind, made.created, kind_of(made).answer(made)) for name, made in named
     )
     return Table(caption=f"All results in {found.folder.resolve().parent.name}", columns=columns, rows=rows)
+
+
+def _sets(found: Report) -> Table:
+    """Return a table with a row for each rule that a set of runs breaks; runs of one workload are a set."""
+    named = sorted([(found.folder.name, found.result), *found.others], key=lambda one: one[1].created)
+    sets: dict[tuple[str, str], list[tuple[str, RunResult]]] = {}
+    for name, made in named:
+        if made.points or made.checkpoints:
+            kind = "checkpoint" if made.checkpoints else "training"
+            sets.setdefault((str(made.workload.get("name")), kind), []).append((name, made))
+    rows = []
+    for (workload, _), held in sets.items():
+        lines = RULES.load(found.rules)([made for _, made in held], found.rules, True)
+        names = ", ".join(name for name, _ in held)
+        rows += [(workload, names, line) for line in lines or ["no rule is broken"]]
+    columns = (
+        Column("workload", align="left"),
+        Column("results", align="fold"),
+        Column("rule", align="fold"),
+    )
+    return Table(caption=f"Sets of runs by the rules of {found.rules}", columns=columns, rows=tuple(rows))
 
 
 def page(
