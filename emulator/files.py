@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all: written under a temporary name, synced, renamed.
+"""Files that appear atomically: written under a temporary name, synced, renamed.
 
 The temporary file is in the same folder. Its name has a random part and it is opened with O_EXCL, so that
-nobody can put a link in its place and two writers never share it, on one host or on two. It is removed on any
-error; only a killed process leaves one, and its name says which process that was.
+no other user can put a link in its place and two writers never share it, on one host or on two. It is removed
+on any error; only a killed process leaves one, and its name says which process that was.
 
 A `Lock` keeps other processes out of a folder.
 """
@@ -203,7 +203,7 @@ def _start(pid: int) -> int:
 
 
 def in_use(path: Path) -> str:
-    """Say who holds the lock in the file `path`; empty when nobody is seen to. Raises OSError."""
+    """Say who holds the lock in the file `path`; empty if no holder is seen. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

@@ -79,7 +79,7 @@ class EpochPlan:
 
     @property
     def left_out(self) -> int:
-        """Number of samples in the tail that does not fill a step of all ranks, which nobody reads."""
+        """Number of samples left over after the last full step of all ranks; no rank reads them."""
         return self.samples - self.steps * self.batch_size * self.ranks
 
     @property
@@ -115,7 +115,7 @@ def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int
 
 
 class EpochOrder:
-    """A permutation of 0 ... samples - 1, any part of which can be computed alone.
+    """A permutation of 0 ... samples - 1; any part of it can be computed alone.
 
     The same for the same (samples, seed, epoch) on every machine. A Feistel network permutes all numbers of
     as many bits; a result that is too large, at most every second one, is permuted again until it is not:

@@ -27,7 +27,7 @@ CROWDED = 0.25
 SPARE = 0.75
 """Busy share of a host's CPU below which it had a core left over."""
 OTHERS = 0.25
-"""Share of the cores from which other programs' use of them is told first."""
+"""Share of the cores used by other programs, from which they are named as the cause."""
 WORTH = 0.05
 """Share of the lost time from which a cause gets a sentence."""
 
@@ -235,7 +235,7 @@ def cores_wanted(point: Point) -> str:
     wanted = max(1, math.ceil(used / here))
     fed = f"{counted(wanted, 'core')} for the ranks alone would feed {point.ranks}"
     if point.starved is not None and point.starved.quota > point.starved.cores:
-        return f"a quota of {fed}"  # whoever uses the other cores
+        return f"a quota of {fed}"  # the other cores do not matter
     if others := cores_of_others(point):
         return f"other programs use {others:.1f} of the {counted(cores, 'core')}: end them; {fed}"
     if wanted <= cores:
@@ -367,4 +367,4 @@ RULES: tuple[Callable[[Facts], Bound | None], ...] = (
     client_link,
     storage,
 )
-"""In the order in which they are asked; the last one always answers."""
+"""Asked in this order; the last one always answers."""

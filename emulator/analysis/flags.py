@@ -65,7 +65,7 @@ def overshoot(point: Point) -> Flag | None:
 
 
 def steal(point: Point) -> Flag | None:
-    """A hypervisor ran somebody else (Linux, /proc/stat) while accelerators starved for want of a core."""
+    """Steal: a hypervisor ran another guest (/proc/stat) while accelerators starved for want of a core."""
     known = [
         (min(1.0, host.steal_share / host.busy_share), host.steal_share, host.host)
         for host in point.hosts
@@ -96,7 +96,7 @@ def page_cache(point: Point) -> Flag | None:
 
 
 def retried(point: Point) -> Flag | None:
-    """An object store failed now and then: requests were repeated, or any timed out."""
+    """An object store failed at times: requests were repeated, or timed out."""
     count = sum(point.read_retries.values())
     reads = max(sum(point.read_latency.values()), 1)
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in point.read_retries.items())
@@ -218,7 +218,7 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def unlike_job(workload: Workload) -> Flag | None:
-    """Where it was recorded, the workload's replay was > 5 % faster or slower than the job."""
+    """The workload's replay was > 5 % faster or slower than the job where it was recorded."""
     job = workload.job.replay
     if job is None or job.trusted:
         return None
@@ -295,7 +295,7 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
 
 
 def jobs_cpu(point: Point, workload: Workload) -> Flag | None:
-    """To be as fast, the recorded job, which computes, would need > 97.5 % of the cores of a host."""
+    """The recorded job, which computes, would need > 97.5 % of a host's cores to be as fast."""
     cpu = workload.accelerator.host_cpu_seconds
     if not cpu or not point.hosts:
         return None

@@ -104,7 +104,7 @@ def show_au(point: Point) -> str:
 
 
 def with_course(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> Point:
-    """`point` with what figures show of its steps, so that nobody has to read them again.
+    """`point` with what figures show of its steps, so that they need not be read again.
 
     `rows` may also be those of some ranks alone, as a simulated result keeps them.
     """

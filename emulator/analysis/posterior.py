@@ -137,7 +137,7 @@ def posterior(
 
     Runs are in the order in which they were run, since machines drift. Formula and sources at the head of the
     module. K is between 1/2 and 4 x `maximum`, the largest count that could be run. The grid is refined
-    around what is left until it is finer than the answer. Deterministic.
+    around the rest until it is finer than the answer. Deterministic.
     """
     log_n = np.log(np.asarray(ranks, dtype=np.float64))
     half = np.asarray(slack, dtype=np.float64) / 2 if len(slack) else np.zeros(len(log_n))

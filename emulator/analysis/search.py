@@ -95,7 +95,7 @@ def observe(point: Point) -> CountRun:
     """A point as the search sees it: throughput / ideal, the first step of each epoch left out.
 
     Where the client took part in starving the accelerators, the storage may have delivered more than it was
-    seen to, up to the time that the client lost. It need not: others may have read meanwhile.
+    seen to, up to the time that the client lost. It need not: others may have read at the time.
     """
     efficiency, lost = point.samples_per_second / point.ideal_samples_per_second, point.starved
     client = 0.0 if lost is None else lost.link + lost.cores + lost.quota + lost.work + lost.loader

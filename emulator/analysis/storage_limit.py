@@ -113,7 +113,7 @@ def _request_bytes(point: Point, reading: Reading) -> float:
 
 
 def from_memory(point: Point) -> Bound | None:
-    """The limit where most bytes came from the page cache; None where they did not, or nobody knows."""
+    """The limit where most bytes came from the page cache; None where they did not, or it is not known."""
     devices = [host.device for host in point.hosts if host.device is not None]
     if not devices or len(devices) < len(point.hosts) or not point.bytes:
         return None

@@ -62,7 +62,7 @@ def busy(steps: Steps, over: Whole = WHOLE) -> Steps:
     """The steps of a point while all of its ranks were busy: X is taken over these, borders of epochs too.
 
     Without the first step of each rank, and without what slower ranks did after the first rank had ended,
-    when they had the storage for themselves. A rank of which nothing would be left keeps its later steps, or
+    when they had the storage for themselves. A rank that would have no step left keeps its later steps, or
     its only one.
     """
     return _chosen(steps, later_steps(steps), over)
@@ -83,7 +83,7 @@ def kind_of_step(
     """The kind of each step, of KINDS_OF_STEPS; of each rank the steps of its lowest kind count.
 
     0: wanted, while all ranks were busy (`together`). 1: not the first of its rank, while all were busy.
-    2: not the first. 3: the first. So a rank of which nothing would be left keeps its next best steps.
+    2: not the first. 3: the first. So a rank that would have no step left keeps its next best steps.
     """
     return np.where(wanted & together, 0, np.where(later & together, 1, np.where(later, 2, 3)))
 

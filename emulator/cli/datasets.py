@@ -21,7 +21,7 @@ from emulator.units import counted, parse_bytes, parse_rate, show_bytes, show_ra
 
 def verify(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://...")],
-    sample: Annotated[int | None, typer.Option(min=1, help="Check so many files, evenly spread.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Check N files, evenly spread.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Readers of a process; default: 16.")] = None,
     repair_: Annotated[bool, typer.Option("--repair", help="Make wrong files again.")] = False,
 ) -> None:

@@ -169,7 +169,7 @@ def _folder(folder: Path) -> Iterator[Finding]:
 def who_else_writes(folder: Path) -> str:
     """Say who else may write to `folder`, to an entry of it, or to a folder above it. Raises OSError.
 
-    Empty when nobody may. Root does not count; files in sub-folders are not looked at.
+    Empty if none may. Root does not count; files in sub-folders are not looked at.
     """
     inside = [Path(entry.path) for entry in islice(os.scandir(folder), _ENTRIES)]
     for path in (folder, *folder.parents, *inside):

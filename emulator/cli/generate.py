@@ -49,7 +49,7 @@ class Wanted:
     ] = None
     files: Annotated[int | None, typer.Option("--files", min=1, help="Files; default: the recipe's.")] = None
     size: Annotated[
-        str | None, typer.Option("--size", help="Instead of --files: at least so much, like 2TB.")
+        str | None, typer.Option("--size", help="Instead of --files: at least this size, like 2TB.")
     ] = None
     seed: Annotated[int, typer.Option("--seed", min=0, help="Other seeds, other bytes.")] = 0
     form: Annotated[str | None, typer.Option("--format", help=f"{FORMATS}.")] = None
@@ -64,7 +64,7 @@ class Wanted:
         ),
     ] = None
     subfolders: Annotated[
-        int | None, typer.Option("--subfolders", min=0, help="Deal the files to so many sub-folders.")
+        int | None, typer.Option("--subfolders", min=0, help="Deal the files to N sub-folders.")
     ] = None
     layout: Annotated[
         Literal["flat", "dlio"],
@@ -183,7 +183,7 @@ def generate(
 
 
 def _likeness(folder: Path, content: bool) -> Likeness:
-    """Describe `folder`; a line on the terminal counts its files meanwhile. Raises DatasetError."""
+    """Describe `folder`; a line on the terminal counts its files. Raises DatasetError."""
 
     def counted(files: int, size: int) -> None:
         if sys.stderr.isatty():

@@ -77,7 +77,7 @@ class Gate:
             "--require",
             min=1,
             metavar="N",
-            help="Exit with 10 if fewer than N are fed, 9 if nobody can tell.",
+            help="Exit with 10 if fewer than N are fed, 9 if the runs cannot tell.",
         ),
     ] = None
     threshold: Annotated[

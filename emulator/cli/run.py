@@ -222,7 +222,7 @@ def sweep(
     noise: Annotated[
         str | None,
         typer.Option(
-            metavar="SPEC", help="Other work meanwhile: writers, read:2x1MiB,rate=50MB/s, checkpoint."
+            metavar="SPEC", help="Other work at the same time: writers, read:2x1MiB,rate=50MB/s, checkpoint."
         ),
     ] = None,
 ) -> None:

@@ -73,7 +73,7 @@ class ObjectURL:
     bucket: str
     """Bucket of an S3 endpoint, or pool of a Ceph cluster."""
     prefix: str = ""
-    """Without a slash at either end."""
+    """The prefix, without a slash at either end."""
     options: tuple[tuple[str, str], ...] = ()
     """Options after the `?` of the URL. No secrets: results keep them."""
 

@@ -33,7 +33,7 @@ def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: 
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Nothing is logged meanwhile, in the whole process."""
+    """Turn off logging in the whole process while the block runs."""
     before = logging.root.manager.disable
     logging.disable()
     try:
@@ -69,7 +69,7 @@ def fill_dask(
     def tasks(count: int) -> list[tuple[Index, int]]:
         """Return the files, and the number of the journal, of each of the tasks for `count` workers."""
         parts = np.array_split(indices, min((count or 1) * _TASKS_PER_WORKER, len(indices)))
-        # Numbers that no earlier command used: what a journal of theirs says may be what is to be made again.
+        # Numbers that no earlier command used: files in its journals may have to be made again.
         numbered = (name[len(JOURNALS) :][:6] for name in writer.store.names(JOURNALS))
         used = [int(number) for number in numbered if number.isdecimal()]
         first = max([_FIRST_JOURNAL - 1, *used]) + 1
@@ -78,7 +78,7 @@ def fill_dask(
         return list(zip(parts, numbers, strict=True))
 
     if address == "local":
-        # Dask's own threads and no LocalCluster: its scheduler runs the code of whoever connects to its port.
+        # Dask's own threads and no LocalCluster: its scheduler runs the code of any client of its port.
         make = dask.delayed(_make, pure=False)
         with ThreadPoolExecutor(workers) as pool:
             try:
@@ -97,7 +97,7 @@ def fill_dask(
             f"no Dask scheduler answers at {address} ({type(error).__name__})",
             "start one with: dask scheduler, and give its address like tcp://host:8786",
         ) from None
-    with _unlogged(), client:  # a lost scheduler is said below, in one line
+    with _unlogged(), client:  # a lost scheduler is reported below, in one line
         if not client.scheduler_info()["workers"]:
             live.say(f"waiting for a worker of the Dask scheduler at {address}")
             try:

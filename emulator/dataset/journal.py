@@ -63,7 +63,7 @@ class Journal(Closing):
 
 
 def journalled(store: Store, worker: int | None = None) -> Iterator[Records]:
-    """The valid records of all journals, or of one worker's, some at a time.
+    """The valid records of all journals, or of one worker's, in blocks.
 
     Of an index that comes again, the last one holds. Raises StorageError.
     """
@@ -72,13 +72,16 @@ def journalled(store: Store, worker: int | None = None) -> Iterator[Records]:
 
 
 def read_writers(store: Store) -> set[tuple[int, int]]:
-    """(process, CRC-32 of its host's name) of all that kept a journal in a folder. Raises StorageError."""
+    """Return (process, CRC-32 of its host's name) of each writer of a journal in a folder.
+
+    Raises StorageError.
+    """
     writers = (records[records["index"] == _WRITER] for records in _records(store, JOURNALS))
     return {(int(row["bytes"]), int(row["crc"])) for rows in writers for row in rows}
 
 
 def _records(store: Store, prefix: str) -> Iterator[Records]:
-    """The valid records of journals, those of writers too, some at a time. Raises StorageError."""
+    """The valid records of journals, those of writers too, in blocks. Raises StorageError."""
     for name in sorted(store.names(prefix)):
         data = store.get(name) or b""
         for begin in range(0, whole_records(len(data)), _AT_ONCE):

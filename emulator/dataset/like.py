@@ -23,7 +23,7 @@ from emulator.errors import DatasetError, storage_errors
 from emulator.storage.folder import FolderStore
 
 SAMPLED = 200_000
-"""Files whose sizes are kept; of more, a random sample of so many."""
+"""Files whose sizes are kept; of more files, a random sample."""
 LOOKED_AT = 48
 """Files whose content is looked at where it is to be measured."""
 LARGEST = 1000
@@ -55,7 +55,7 @@ class Likeness:
     """Factor by which zstd compresses the bytes that were read; None: none were."""
 
     def recipe(self, payload: str = "incompressible") -> Recipe:
-        """Files of bytes like these. Raises SpecError."""
+        """Return a recipe for files of bytes like these. Raises SpecError."""
         sizes, most = self.quantiles, max(self.largest)
         one = sizes[0] == most
         mean = max(_SMALLEST, round(self.bytes / self.files))
@@ -75,8 +75,8 @@ class Likeness:
 def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]) -> Likeness:
     """Describe the files in `folder`; with `content`, also how far they compress.
 
-    `progress(files, bytes)` is called now and then. Links to folders are not followed. Raises DatasetError,
-    StorageError.
+    `progress(files, bytes)` is called every 20,000 files. Links to folders are not followed. Raises
+    DatasetError, StorageError.
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder}", "give the folder that the new one shall be like")

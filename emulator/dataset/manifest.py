@@ -3,7 +3,7 @@
 `manifest.json` is small and for people; the table with one row per file (bytes, checksum, shape) is an .npy
 file beside it whose name carries its checksum, so that the two can never be from different datasets. Behind
 the rows the table repeats the manifest: when manifest.json is damaged, it still says whose the files are.
-That of adopted files, which nobody else can make again, has their names there instead.
+The table of adopted files, which cannot be made again, has their names there instead.
 
 Both are checked before anything in them is used: types, ranges, sizes, checksums. No name may lead out of
 the folder.
@@ -222,7 +222,7 @@ def read_manifest(place: Place | Store) -> Manifest:
 
 
 def recovered(store: Store) -> list[Dataset]:
-    """Return the datasets that intact tables of ours describe, whatever became of manifest.json.
+    """Return the datasets that intact tables describe, whatever became of manifest.json.
 
     Raises StorageError.
     """
@@ -280,9 +280,9 @@ def _corrupt(store: Store, why: str) -> DatasetError:
 
 
 def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
-    """Write the table, then manifest.json, each whole or not at all; then older tables of the dataset go.
+    """Write the table, then manifest.json, each atomically; then remove older tables of the dataset.
 
-    Raises DatasetError when a file of somebody else has the table's name, StorageError.
+    Raises DatasetError when another file has the table's name, StorageError.
     """
     old = {other.table for other in recovered(store) if other.manifest.identity == manifest.identity}
     with suppress(DatasetError):

@@ -78,7 +78,7 @@ class Names(NamesByIndex):
 
 @cache
 def _wide(leaves: int, depth: int) -> int:
-    """Return the least width of a level with which `depth` levels have so many leaves."""
+    """Return the least width of a level with which `depth` levels have `leaves` leaves."""
     wide = max(1, int(float(leaves) ** (1 / depth)) - 1)
     while math.pow(wide, depth) < leaves:
         wide += 1

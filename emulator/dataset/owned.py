@@ -2,7 +2,7 @@
 
 feedrate removes and replaces only files that an intact manifest, table, plan or journal of its own names,
 with the size that it says. A plan claims the names of its files when nothing else has them. Adopted files are
-never removed; neither is anything that somebody else may have made: then the command refuses and lists it.
+never removed; neither is anything that feedrate may not have made: then the command refuses and lists it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Begun:
 
     plan: DatasetPlan
     identity: str
-    """That of the plan, as the feedrate computed it that began."""
+    """The plan's, as computed by the feedrate that began."""
     feedrate: Literal["plan"] = "plan"
 
     @classmethod
@@ -94,7 +94,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What of feedrate's is at a place."""
+    """The files of feedrate's at a place."""
 
     store: Store
     dataset: Dataset | None = None
@@ -104,7 +104,7 @@ class Holding:
 
     @property
     def adopted(self) -> bool:
-        """True when the files are somebody else's."""
+        """True when feedrate did not make the files."""
         return self.dataset is not None and self.dataset.manifest.plan is None
 
     @property
@@ -120,7 +120,7 @@ class Holding:
 
 
 def look(store: Store) -> Holding:
-    """Find the files of ours at the place.
+    """Find feedrate's files at the place.
 
     Raises DatasetError when it holds files and nothing says that they are ours; StorageError.
     """
@@ -151,7 +151,7 @@ def look(store: Store) -> Holding:
         return Holding(store, dataset, damaged, begun)
     others = (name for name in store.names() if name != LOCK)
     killed = Owner.read(store.get(LOCK) or b"")
-    writers = {_writer(killed)} if killed is not None else set()  # it may not have come as far as a plan
+    writers = {_writer(killed)} if killed is not None else set()  # killed before it wrote a plan
     foreign = next((n for n in others if not _SEEDS.fullmatch(n) and not _left_by(writers, n, ())), None)
     if foreign is not None:
         raise DatasetError(
@@ -255,7 +255,7 @@ def remove(holding: Holding, found: Removable, folders: list[str]) -> None:
 
 
 def tidy(holding: Holding, before: Owner | None) -> None:
-    """Remove the temporary files that killed processes of ours left: journals and locks name those.
+    """Remove the temporary files of feedrate processes that were killed: journals and locks name those.
 
     `before` is who left the lock behind. Raises StorageError.
     """
@@ -283,7 +283,7 @@ def _left_by(writers: set[tuple[int, int]], name: str, plans: Sequence[DatasetPl
 
 
 def set_aside(store: Store) -> None:
-    """Copy a damaged manifest to .feedrate/ before it is replaced: it may be somebody's."""
+    """Copy a damaged manifest to .feedrate/ before it is replaced: it may not be feedrate's."""
     data = store.get(MANIFEST)
     if data:
         store.put(f"{HIDDEN}/damaged-{zlib.crc32(data):08x}.json", data)

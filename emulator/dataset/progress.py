@@ -1,4 +1,4 @@
-"""Work on the files of a dataset with many threads, count what is done, and show it meanwhile."""
+"""Work on the files of a dataset with many threads, and show how far it is."""
 
 from __future__ import annotations
 

@@ -192,10 +192,10 @@ def sizes_of(spec: SizeSpec, seed: int) -> Sizes:
 # ---- How much data a fair measurement needs, by MLPerf Storage's rule.
 
 MEMORY_FACTOR = 5
-"""A dataset is at least so many times the memory of all client hosts: caches cannot serve it."""
+"""Least size of a dataset / memory of all client hosts, so that caches cannot serve it."""
 
 MIN_STEPS = 500
-"""An epoch has at least so many steps."""
+"""Fewest steps of an epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

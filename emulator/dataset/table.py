@@ -37,10 +37,10 @@ ROWS_AT_ONCE = AT_ONCE // ROW.itemsize
 
 
 class StoredFile:
-    """A file of which `file[begin:end]` reads these bytes. Thread-safe; another process opens it again.
+    """A file whose bytes `file[begin:end]` reads. Thread-safe; another process opens it again.
 
-    It is not mapped: pages count as memory of each rank (1.3 MB a look), and a failing storage would end the
-    rank by a signal.
+    It is not mapped: pages count as memory of each rank (1.3 MB per access), and a failing storage would end
+    the rank by a signal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -161,7 +161,7 @@ _MOST_HEADER = 256
 
 
 def _npy_header(files: int) -> bytes:
-    """Return the header that numpy writes in front of a table of so many rows."""
+    """Return the header that numpy writes in front of a table of `files` rows."""
     buffer = io.BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(ROW), "fortran_order": False, "shape": (files,)}
     np.lib.format.write_array_header_1_0(buffer, described)

@@ -125,7 +125,7 @@ def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
         return Fault(name, odd)
     links = max(map(dataset.store.names_of, parts))
     if links > 1 and not adopted:
-        how = f"has {links} names (hard links): whoever writes to another one changes it"
+        how = f"has {links} names (hard links): writing to another one changes it"
         return Fault(name, how, note=True)
     return None
 
@@ -148,7 +148,7 @@ def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault
     """Return the files at the place that the manifest does not list. Raises StorageError.
 
     Looks at share number `share` of `shares`, which divide the sub-folders; the first one also has what lies
-    elsewhere. Beside adopted files everything is somebody else's: nothing is extra.
+    elsewhere. Beside adopted files nothing is extra: none of it is feedrate's.
     """
     store, plan = dataset.store, dataset.manifest.plan
     if plan is None:

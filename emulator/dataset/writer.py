@@ -5,7 +5,7 @@ DIR/.feedrate/journal-*       what is done, one per worker, until it is finished
 DIR/.feedrate/seeds/          preprocessed seed volumes
 DIR/manifest.json, samples-*.npy, sample_* or 0000/sample_*
 
-One process or many make it, each a share of the files. A file has the same bytes whoever makes it.
+One process or many make it, each a share of the files. A file has the same bytes whichever process makes it.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _MEASURED_FILES = 16
 
 @contextlib.contextmanager
 def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
-    """Hold the lock of the place; yields what of ours is there, and the owner of a stale lock.
+    """Hold the lock of the place; yields feedrate's files there, and the owner of a stale lock.
 
     The folder is made. When the body fails and nothing was made, everything is as it was before. Raises
-    DatasetError when the place is somebody else's, or in use; StorageError.
+    DatasetError when the place is not feedrate's, or in use; StorageError.
     """
     made: list[Path] = []
     seeded = seeds_folder(store).exists()
@@ -76,7 +76,7 @@ def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
     try:
         with store.exclusive(LOCK) as before:
             try:
-                tidy(Holding(store), before)  # what it had not even a plan for
+                tidy(Holding(store), before)  # it may have been killed before it wrote a plan
                 yield look(store), before
             except BaseException:
                 with contextlib.suppress(DatasetError, StorageError):
@@ -88,13 +88,13 @@ def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
                 raise
     except BaseException:
         for folder in made:
-            with contextlib.suppress(OSError):  # something was made, or is somebody else's
+            with contextlib.suppress(OSError):  # it has files
                 folder.rmdir()
         raise
 
 
 def _give_up(store: Store) -> None:
-    """Remove a plan of which nothing was made. Raises DatasetError, StorageError."""
+    """Remove a plan if none of its files was made. Raises DatasetError, StorageError."""
     holding = look(store)
     if holding.begun is None or holding.dataset is not None or store.get(PLAN) is None:
         return
@@ -237,7 +237,7 @@ class DatasetWriter:
         return left
 
     def require_space(self, files: int, needed: int, freed: int) -> None:
-        """Raises StorageError when it is known that so many files and bytes do not fit.
+        """Raises StorageError when `files` files of `needed` bytes are known not to fit.
 
         `freed` bytes are removed before.
         """
@@ -259,7 +259,7 @@ class DatasetWriter:
     def fill(
         self, indices: Index, worker: int, threads: int, options: WriteOptions, done: Done = lambda *_: None
     ) -> None:
-        """Make the files `indices` with so many threads, and keep the journal of `worker`.
+        """Make the files `indices` with `threads` threads, and keep the journal of `worker`.
 
         AES, checksums and writes release the GIL, so a few threads keep a disk busy. Each thread has a buffer
         of 16 MiB; samples grown from seed volumes take memory of their own. After an error, files that other

@@ -137,7 +137,7 @@ def _state(thread: int) -> str:
 
 
 def _text_at(address: int) -> str:
-    """Return the C string at `address`, read through the kernel because it may have been freed meanwhile."""
+    """Return the C string at `address`, read through the kernel because it may have been freed by now."""
     memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         page = _PATH_BYTES - address % _PATH_BYTES

@@ -115,7 +115,7 @@ def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int
         scratch() as (folder, variables),
         _program(launcher, folder, preload, words, {**rank_environment(), **variables}) as program,
         # In its own process group, so that Ctrl-C in a terminal reaches it only through this process. In our
-        # session, so that it can write to the terminal. SIGPIPE ends it when nobody reads our output.
+        # session, so that it can write to the terminal. SIGPIPE ends it when our output is no longer read.
         ChildProcess(
             "mpirun",
             launcher.command(ranks, program),
@@ -251,7 +251,7 @@ class _Run:
         return status
 
     def _conclude(self, status: int) -> int:
-        """Return the exit status, after one line on the reason if nobody has reported it."""
+        """Return the exit status, after one line on the reason if no rank has reported it."""
         if self._signal:
             print(f"feedrate: {self.reason}", file=sys.stderr)
             return 128 + self._signal

@@ -85,4 +85,4 @@ def short_of_memory(number: int) -> str:
         return ""
     if oom_kills() > _OOM_BEFORE:
         return ": the kernel had no memory left (oom_kill): use fewer ranks or workers, or allow more memory"
-    return ": by somebody, or for want of memory: see the system log"
+    return ": by a user, or for want of memory: see the system log"

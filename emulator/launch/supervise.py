@@ -116,7 +116,7 @@ def _interrupted_once() -> Callable[[int, FrameType | None], None]:
 
 
 def _give_up(pipe: int, error: StorageError) -> None:
-    """Report `error` and end. The supervisor is told before: this process may be unable to end."""
+    """Report `error` and end. Tells the supervisor first: this process may be unable to end."""
     with suppress(OSError, ValueError):
         os.write(2, f"feedrate: error: {error}\n".encode(errors="replace"))
     let_go_of_output()
@@ -133,7 +133,7 @@ def _supervise(
     """
     told_to_end, before = False, time.monotonic()
     while True:
-        # Python's sigtimedwait, stopped and continued while it waits, returns a signal that nobody sent.
+        # Python's sigtimedwait, stopped and continued while it waits, returns a signal that was not sent.
         select.select([beats] if heard.open else [], [], [], 0.25 if heard.open else 0.02)
         found = signal.sigtimedwait(handled, 0)
         ended, status = os.waitpid(child, os.WNOHANG)

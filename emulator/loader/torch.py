@@ -125,7 +125,7 @@ class TorchLoader:
 
     def _next(self) -> Any:
         """Return the next batch; None after the last one. Raises FeedrateError."""
-        # In this thread, as a training does. A thread of its own would add two wake-ups a step, each of which
+        # In this thread, as a training does. A thread of its own would add two wake-ups a step, and each
         # waits for a core on a busy host.
         deadline = time.monotonic() + self._spec.stall_timeout
         while True:
@@ -179,7 +179,7 @@ class TorchLoader:
 
     def close(self) -> None:
         # A worker that is told to end removes its sockets in the temporary folder. One that hangs in a read
-        # would block this call, so nobody waits for the thread.
+        # would block this call, so the thread is not joined.
         shutdown = getattr(self._iterator, "_shutdown_workers", None)
         if shutdown is not None:
             threading.Thread(target=shutdown, daemon=True).start()

@@ -25,7 +25,7 @@ HOST = np.dtype(
         ("host", "<i4"),  # index into the point's list of hosts
         ("second", "<f8"),  # end of the span, seconds since the start of the point
         # Means over the span, which begins where the host's row before it ends; NaN: not known.
-        ("busy", "<f8"),  # share of the time of the ranks' cores that was not idle, whoever used it
+        ("busy", "<f8"),  # share of the ranks' cores that was busy, with any program
         ("steal", "<f8"),  # share of the same time that a hypervisor took away
         ("received", "<f8"),  # bytes/s on network interfaces, loopback left out
         ("sent", "<f8"),  # bytes/s
@@ -233,5 +233,5 @@ def read_hosts(out: Path) -> HostRows:
 
 
 def write_hosts(out: Path, rows: HostRows) -> None:
-    """Write OUT/hosts.parquet whole or not at all. Raises StorageError."""
+    """Write OUT/hosts.parquet atomically. Raises StorageError."""
     write_rows(out / HOSTS, HOST, [rows])

@@ -5,11 +5,11 @@
     OUT/hosts.parquet  the seconds of the hosts: record.host
     OUT/failure.txt    why a run ended early, in the words of the first rank that failed
 
-One process fills the folder, through a `ResultFolder`, and holds a lock in it meanwhile. `run.json` and
+One process fills the folder, through a `ResultFolder`, and holds a lock in it while it does. `run.json` and
 `steps.parquet` appear whole. A killed run leaves a `run.json` that says it is incomplete, and its spools.
 
 Own before you delete: with --force only what an intact run.json names is removed, and only where it looks as
-feedrate writes it. Anything else at such a name is somebody else's: then --force refuses, and lists it.
+feedrate writes it. Anything else at such a name is not feedrate's: then --force refuses, and lists it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ResultFolder:
         folder = cls(path, result, lock)
         try:
             _tidy(path, lock.before)
-            _remove(path, check_out(path, force, held=True))  # another process may have filled it meanwhile
+            _remove(path, check_out(path, force, held=True))  # another process may have filled it since
             folder.update(status="incomplete", reason=UNFINISHED)
         except BaseException:
             folder.close()
@@ -106,7 +106,7 @@ class ResultFolder:
     def resume(cls, path: Path, result: RunResult) -> ResultFolder:
         """Go on with `result` of a run that was cut off; spools become a part of the step log.
 
-        Raises SpecError when somebody else goes on with it, or has done so; StorageError.
+        Raises SpecError when another process resumes it, or has resumed it; StorageError.
         """
         lock = _locked(path)
         if len(read_result(path).points) != len(result.points):
@@ -130,7 +130,7 @@ class ResultFolder:
         """Release the lock. A second call, or one after `complete`, does nothing. Never raises."""
         if self._lock.held:
             with suppress(StorageError):
-                _tidy(self.path, Owner.me())  # without the lock nobody knows whose they are
+                _tidy(self.path, Owner.me())  # without the lock, no one can tell whose they are
             self._lock.release(remove=True)
 
     def update(self, **changes: Any) -> RunResult:
@@ -171,7 +171,7 @@ def check_out(
     """Refuse an OUT that holds files; with `force` return those of an earlier run, which are ours to replace.
 
     Changes nothing. One that another process fills is refused, too; `held`: this process has its lock.
-    Raises SpecError, also when files of others have names of ours; StorageError.
+    Raises SpecError, also when other files have names that feedrate needs; StorageError.
     """
     with storage_errors(f"cannot look into the folder {path}"):
         holder = in_use(path / LOCK) if path.is_dir() and not held else ""
@@ -201,7 +201,7 @@ def require_no_result_around(dataset: Path) -> None:
     for folder in (mine, *mine.parents):
         try:
             read_result(folder)
-        except FeedrateError:  # no run.json, or somebody else's
+        except FeedrateError:  # no run.json, or not feedrate's
             continue
         raise SpecError(f"the dataset {dataset} lies in the result {folder}", "choose another folder")
 
@@ -212,7 +212,7 @@ def remove_result(path: Path) -> None:
     Raises SpecError when files of others have such names, StorageError.
     """
     _remove(path, check_out(path, force=True))
-    with suppress(OSError):  # somebody's own files stay
+    with suppress(OSError):  # files that feedrate did not write stay
         path.rmdir()
 
 
@@ -307,7 +307,7 @@ def _looks_ours(file: Path, result: RunResult) -> bool:
 
 
 def write_result(path: Path, result: RunResult) -> None:
-    """Write OUT/run.json whole or not at all. Raises StorageError."""
+    """Write OUT/run.json atomically. Raises StorageError."""
     text = json.dumps(to_plain(result, named=True), indent=1, ensure_ascii=False, allow_nan=False)
     write_whole(path / RESULT, text + "\n")
 

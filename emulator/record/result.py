@@ -130,7 +130,7 @@ class HostShare:
     cores: int
     """Cores that the ranks may use."""
     busy_share: float | None = None
-    """Share of the time of these cores that was not idle, whoever used it (0 to 1)."""
+    """Share of the time in which these cores were busy, with any program (0 to 1)."""
     steal_share: float | None = None
     """Share of the same time that a hypervisor took away (0 to 1)."""
     runqueue: float | None = None

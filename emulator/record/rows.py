@@ -1,4 +1,4 @@
-"""Rows of a structured array as a Parquet file, and back, some at a time."""
+"""Rows of a structured array as a Parquet file, and back, in blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_ONCE = 2**16
 
 
 def write_rows(path: Path, dtype: np.dtype[Any], blocks: Iterable[NDArray[np.void]]) -> None:
-    """Write rows of `dtype` whole or not at all, a column a field. Raises StorageError."""
+    """Write rows of `dtype` atomically, one column per field. Raises StorageError."""
     import pyarrow  # here, because a rank has no need of it
     import pyarrow.parquet
 

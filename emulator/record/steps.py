@@ -4,7 +4,7 @@ OUT/spool/part-00001.steps  raw rows of the ranks of the second host while they 
 OUT/steps.parquet           the rows of the first host, once the run is complete; then its spool is gone
 OUT/steps-00001.parquet     those of the second one, and so on; a sweep that is resumed adds further parts
 
-No process ever holds all rows: each host writes its own, and readers take them a point or some at a time.
+No process ever holds all rows: each host writes its own, and readers take a point or a block at a time.
 
 The ranks of a host share a spool without locks: its blocks are dealt to them in turn, and each writes into
 its own alone. A rank that is killed while it writes loses a row of its own and none of others, where a torn
@@ -256,14 +256,14 @@ def next_part(out: Path) -> int:
 
 
 def write_steps(out: Path, rows: Steps) -> None:
-    """Write OUT/steps.parquet whole or not at all, rows as they are. Raises StorageError."""
+    """Write OUT/steps.parquet atomically, rows as they are. Raises StorageError."""
     write_rows(out / STEPS, STEP, [rows])
 
 
 def write_part(out: Path, number: int, spools: Collection[Path], points: int | None = None) -> None:
     """Write the rows in these spools as part `number`: a point after the other, of each rank after rank.
 
-    `points`: of a run that was cut off, only those of so many points, and only those that no part has.
+    `points`: of a run that was cut off, only rows of this many points, and only rows that no part has.
     Without rows there is none. Raises StorageError, SpecError when a part is no step log.
     """
     known = set() if points is None else set(_known(out).tolist())
@@ -290,7 +290,7 @@ def write_part(out: Path, number: int, spools: Collection[Path], points: int | N
 
 
 def step_blocks(out: Path, point: int | None = None) -> Iterator[Steps]:
-    """All rows in OUT, or those of a point, some at a time.
+    """All rows in OUT, or those of a point, in blocks.
 
     Raises StorageError when they cannot be read, SpecError when a part is no step log.
     """

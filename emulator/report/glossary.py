@@ -27,7 +27,7 @@ GLOSSARY = {
     "demand": "The rate of one process that never waits: batch size x mean sample / step time.",
     "wait": "The share of the time in which an accelerator had no batch.",
     "barrier": "Time in which a process waited for the others, where training would. Figures count it as "
-    "what the slowest process did meanwhile.",
+    "what the slowest process did at the same time.",
     "overshoot": "Time by which the emulating process woke up late and so held up its accelerator.",
     "bound": "The limit of a point: compute (all accelerators are fed), storage, a client's CPU, CPU "
     "quota or link, or the loader. The evidence stands beside it.",

@@ -20,7 +20,7 @@ from emulator.units import show_rate, show_seconds
 CHART_ROWS = 9
 """Lines of the chart without its axis."""
 LEAST_COLUMNS = 40
-"""A narrower terminal is drawn as if it had so many."""
+"""A narrower terminal is drawn as if it were this wide."""
 PLAIN = "dim"
 
 

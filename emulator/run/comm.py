@@ -230,7 +230,7 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
             _down(comm, out, str(error), error.exit_code)
         except Stopped as stopped:
             # This rank is not the cause; our launcher, if there is one, names the rank that is.
-            claim_failure(out, f"{stopped}, by somebody or because another rank was killed")
+            claim_failure(out, f"{stopped}, by a user or because another rank was killed")
             _end(comm, RankError.exit_code)
         except Exception as error:  # noqa: BLE001  a bug: no rank may hang
             _down(comm, out, unexpected(error), RankError.exit_code)

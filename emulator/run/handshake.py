@@ -83,7 +83,7 @@ def listen(address: Interface) -> socket.socket:
 
 
 def likely_first(there: Sequence[Address], own: Sequence[Interface]) -> list[Address]:
-    """Sort another host's addresses: those in a network of ours first, those equal to ours last.
+    """Sort another host's addresses: those in a network of this host first, those equal to its own last.
 
     Hosts share an address where each has a bridge for its containers.
     """

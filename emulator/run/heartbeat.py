@@ -28,7 +28,7 @@ _SLOT = struct.Struct("=d2q")
 
 
 def watch_each_other(world: Comm) -> None:
-    """From now on, end all ranks when a rank of this host has had no heartbeat for --storage-timeout.
+    """End all ranks when a rank of this host has had no heartbeat for --storage-timeout.
 
     Does nothing under feedrate's own launcher, which sees every rank. Collective over `world`: all ranks end
     where there is no room for the page.

@@ -176,7 +176,7 @@ class HostLinks(Closing):
         return last
 
     def guard(self, rank: int, timeout: float) -> None:
-        """From now on, end this rank, number `rank` of the world, when a neighbour in the tree is lost.
+        """End this rank, number `rank` of the world, when a neighbour in the tree is lost.
 
         So is one that is silent for `timeout` seconds.
         """
@@ -257,7 +257,7 @@ class _Guard:
 
     def end(self, error: LostHost) -> None:
         """End this rank, and so all."""
-        # A host that is cut off may be the first to give a reason, and nobody sees what it prints.
+        # A host that is cut off may be the first to give a reason, and no one sees what it prints.
         end_rank(self._rank, error, aloud=error.silent and error.number > self._number)
 
     def stop(self) -> None:

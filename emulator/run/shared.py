@@ -1,4 +1,4 @@
-"""What the first rank of each host does for all of them: open the dataset, tell the host's memory."""
+"""The first rank of each host opens the dataset and tells the host's memory, for all of its ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from emulator.storage.base import Store
 
 def open_together(comm: Comm, place: Place) -> Dataset:
     """Open the dataset at `place` on every rank; if one cannot, all end. Collective."""
-    # Not a mapped table: its pages counted as each rank's memory, 1.3 MB a look, and a storage that failed
+    # Not a mapped table: its pages counted as each rank's memory, 1.3 MB per access, and a failing storage
     # ended the rank by SIGBUS.
     node = comm.node()
     own = agreed(comm, lambda: open_dataset(place) if node.rank == 0 else None)

@@ -84,7 +84,7 @@ CheckHead = Callable[[memoryview, int, str], None]
 """(first HEAD bytes of a file, its size, its name): raises DatasetError if it cannot be a sample."""
 
 Cancelled = Callable[[], bool]
-"""Asked before each file and each request that may take long: True if nobody waits for the bytes."""
+"""Called before each file and each slow request: True if the bytes are no longer wanted."""
 
 
 class Wanted(NamedTuple):
@@ -143,7 +143,7 @@ class Storage(ABC):
 
 
 def closed() -> StorageError:
-    """Return the error that ends a read for which nobody waits any more."""
+    """Return the error that ends a read whose bytes are no longer wanted."""
     return StorageError("the loader is closed")
 
 
@@ -260,7 +260,7 @@ class Store(Storage):
 
     @abstractmethod
     def put(self, name: str, data: bytes | memoryview) -> None:
-        """Write something small, whole or not at all; it is on the disk when this returns."""
+        """Write a small object atomically; it is on the disk when this returns."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
@@ -284,7 +284,7 @@ class Store(Storage):
 
     @abstractmethod
     def exclusive(self, name: str) -> AbstractContextManager[Owner | None]:
-        """Lock the dataset: no other process makes it meanwhile. The lock `name` says who holds it.
+        """Lock the dataset, so that no other process makes it. The lock `name` says who holds it.
 
         Gives the killed process that left the lock behind, if there was one. Raises DatasetError.
         """

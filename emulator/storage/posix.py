@@ -37,7 +37,7 @@ from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
 
 _SAMPLED_OPENS = 8
-"""Every so many opens the file's pages are looked up with mincore: that costs as much as a small read."""
+"""Opens between two look-ups of a file's pages with mincore, which costs as much as a small read."""
 _SAMPLED_BYTES = 64 * 2**20
 """Bytes of a file that are looked up, at most."""
 _MOST_BYTES = 2**60

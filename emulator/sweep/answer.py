@@ -117,7 +117,7 @@ def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
             of_cores = min(answer.pytorch.points, key=lambda point: point.ranks)
             each = sum(host.cpu_seconds for host in of_cores.hosts) / of_cores.seconds / of_cores.ranks
             each /= max(0.01, of_cores.x_ideal)  # a fed rank needs more CPU than a starved one
-            each = max(each, cores / starved)  # the cores that are there did not feed so many
+            each = max(each, cores / starved)  # the present cores did not feed that many
             more = math.ceil(question.up_to * each) - cores
             if more > 0:
                 like = f" (or {math.ceil(question.up_to * hosts / fed)} hosts like this)" if fed else ""

@@ -123,7 +123,7 @@ def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJo
     workload = question.workload
     # Points are shorter than an epoch's border takes: reading goes on over it.
     workload = replace(workload, access=replace(workload.access, refill="never"))
-    # By the time for all of it, not by what is left: a call that goes on needs points of the same length.
+    # By the whole time, not by the rest of it: a resumed call needs points of the same length.
     seconds = min(POINT_SECONDS, question.seconds / 12)
     step = max(1e-3, workload.accelerator.step_seconds)
     # As many batches may be read ahead; then AU says nothing, and the answer rests on throughput.

@@ -60,7 +60,7 @@ class Question:
 
 
 def place_of_data(place: Place) -> Place:
-    """The place itself where it is a dataset; else a folder of ours in it."""
+    """The place itself if it is a dataset; else a folder that feedrate makes in it."""
     try:
         open_dataset(place)
     except DatasetError:
@@ -150,7 +150,7 @@ def probe(dataset: Dataset, question: Question) -> tuple[int, int]:
 
 
 def _files(workload: Workload, ranks: int) -> int:
-    """Files that make a step of so many ranks."""
+    """Files that make one step of `ranks` ranks."""
     samples = ranks * workload.loader.batch_size
     return max(2, math.ceil(samples / workload.sample.samples_per_file))
 

@@ -37,7 +37,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def outlook(self, points: Sequence[Point]) -> str:
-        """Return the present estimate and what is left, in a few words."""
+        """Return the present estimate and the time left, in a few words."""
 
     def verdict(self, points: Sequence[Point]) -> str:
         """Return why the sweep ended, for people; empty where there is nothing to say."""

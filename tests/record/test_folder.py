@@ -1,4 +1,4 @@
-"""OUT folders on real files: whole or not at all, exact, and every failure one clear line."""
+"""OUT folders on real files: atomic, exact, and every failure one clear line."""
 
 from __future__ import annotations
 

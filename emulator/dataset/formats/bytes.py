@@ -1,4 +1,4 @@
-"""Files of bytes that nobody looks into: what a job of one's own reads, whatever its format is.
+"""Files of opaque bytes, as any job reads them, whatever its format is.
 
 A file of N samples is N equal stretches. Of a sample all is read, or some pieces of it: a recording says how
 many and how large (`config.workload.AccessSpec`).

@@ -79,7 +79,7 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     if (folder / MANIFEST).exists():
         if not force:
             raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to make it anew")
-        look(FolderStore(folder))  # raises when it is somebody else's
+        look(FolderStore(folder))  # raises when it is not feedrate's
     inside = TRAINING if (folder / TRAINING).is_dir() else ""
     counts: Counter[str] = Counter()
     held: dict[str, list[bytes]] = {}  # of each format, a file in one string: its place in the order first
@@ -190,7 +190,7 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
 
 
 def _require_samples(form: Format, path: Path, size: int, samples: int) -> None:
-    """Raises DatasetError when the file has not so many samples, StorageError."""
+    """Raises DatasetError when the file has another number of samples, StorageError."""
     with storage_errors("cannot read a sample"), path.open("rb", buffering=0) as file:
 
         def peek(offset: int, length: int) -> memoryview:

@@ -168,5 +168,5 @@ def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> Line | Non
 
 
 def write_profile(path: Path, profile: Profile) -> None:
-    """Write `profile` to `path`, whole or not at all. Raises StorageError."""
+    """Write `profile` to `path` atomically. Raises StorageError."""
     write_whole(path, profile_text(profile))

@@ -253,7 +253,7 @@ def describe(device: DeviceKind) -> DeviceInfo:
 
 
 def limit_threads(device: DeviceKind, threads: int) -> None:
-    """Compute with so many threads on a CPU; a GPU does not care."""
+    """Compute with `threads` threads on a CPU; without effect on a GPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
 

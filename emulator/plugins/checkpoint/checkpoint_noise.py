@@ -2,8 +2,8 @@
 
     python -m emulator.plugins.checkpoint.checkpoint_noise
 
-is that process. Its job is a line of JSON on stdin, and it ends when stdin does, so also when whoever started
-it is killed.
+is that process. Its job is a line of JSON on stdin, and it ends when stdin does, also when the process that
+started it is killed.
 
 The ranks of the checkpointing job are threads of it: they spend their time in the kernel and in the cipher.
 """

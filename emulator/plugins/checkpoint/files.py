@@ -6,7 +6,8 @@
 A checkpoint is written into a `.part` folder. When every rank has synced its files, rank 0 writes the marker
 `checkpoint.json` with every file's name, size and checksum, syncs it and the folder, and renames the folder:
 one atomic step. It is removed the other way round: renamed to `.part` first. So at any moment a checkpoint is
-complete or has a name that says that it is not, whoever is killed; the next run removes such leftovers.
+complete or has a name that says that it is not, whichever process is killed; the next run removes
+such leftovers.
 
 The bytes of a file are AES-128 in counter mode, keyed by run, checkpoint, rank and file: no storage can
 compress or deduplicate them. A few threads each fill a block, take its checksum while it is in the
@@ -163,7 +164,7 @@ def read_marker(root: Path, number: int) -> Marker:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, complete or not. It is renamed first, so that it never looks complete meanwhile.
+    """Remove a checkpoint, complete or not. It is renamed first, so that it never looks complete.
 
     It stays when something in it is not ours: when it says neither what it holds nor who writes it, or holds
     other things than files, or files of other sizes. Raises StorageError.

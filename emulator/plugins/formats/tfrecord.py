@@ -84,7 +84,7 @@ def example_head(shape: tuple[int, int, int]) -> bytes:
 
 
 def example_bytes(voxels: Any) -> Any:
-    """Bytes of the Example of a sample of so many voxels, its image with them: one number, or an array."""
+    """Bytes of the Example of a sample of `voxels` voxels, its image included: one number, or an array."""
 
     def varint_bytes(value: Any) -> Any:
         return 1 + sum((value >= 1 << 7 * turn) * 1 for turn in range(1, 6))

@@ -44,7 +44,7 @@ class Files:
     ] = None
 
     def paths(self, openmetrics: Path | None = None) -> dict[str, Path]:
-        """Return suffix -> file of those that are asked for, after a look whether they can be written.
+        """Return suffix -> file of those that are asked for, after checking that they can be written.
 
         Raises SpecError, StorageError.
         """
@@ -117,7 +117,7 @@ def compare(
         typer.Option(
             metavar="SHARE",
             help="Exit with 10 if another result is worse than the first by more than this, for example 5%; "
-            "9 if nobody can tell.",
+            "9 if the runs cannot tell.",
         ),
     ] = None,
     junit: Annotated[

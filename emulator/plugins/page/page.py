@@ -78,7 +78,7 @@ class Document(ABC):
         return make()
 
     def write(self, path: str | os.PathLike[str], form: str = "") -> None:
-        """Write a file whole or not at all, in the form that its name ends in unless one is given.
+        """Write a file atomically, in the form that its name ends in unless one is given.
 
         Raises MissingError, SpecError, StorageError.
         """

@@ -1,1 +1,1 @@
-"""What goes into the recorded job: this folder is put in front of its PYTHONPATH. Standard library only."""
+"""Code that runs inside the recorded job: this folder is put in front of its PYTHONPATH. Stdlib only."""
