@@ -22,6 +22,8 @@ FLAT = 1.3
 """Gain of four times the requests in flight below which the storage gives no more."""
 PROBES_OWN = 0.75
 """Cores that a probing process uses from which it may have measured itself: Python runs one thread."""
+BESIDE = 0.25
+"""Share of the device's bytes that others moved, from which its latencies are those beside them."""
 FROM_MEMORY = 0.5
 """Share of the bytes that did not come from the device, from which memory answered."""
 
@@ -75,7 +77,8 @@ def storage_limit(
     )
     if point.bytes_per_second >= REACHED * most and (flat or slower > ALONE):
         return _bandwidth(point, most)
-    if slower <= ALONE:
+    # Where others use the device, the probe's lone request waited for theirs, too: it shows no capacity left.
+    if slower <= ALONE and not any(flag.name == "neighbour" and flag.value > BESIDE for flag in point.flags):
         return _latency(point, probes, reading, alone, min(most, iops.most * iops.bytes))
     return None
 

@@ -14,7 +14,7 @@ from points import host, point
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.storage_limit import Reading, storage_limit
 from emulator.record.device import DeviceReads
-from emulator.record.result import CLIENT, Point, Probe
+from emulator.record.result import CLIENT, Flag, Point, Probe
 
 KIB, MIB = 2**10, 2**20
 
@@ -130,6 +130,15 @@ def test_slow_answers_below_every_limit_are_the_storages_without_a_name():
     slowed = replace(found, bytes=found.bytes // 4, bytes_per_second=found.bytes_per_second / 4)
     reading = Reading(request_bytes=MIB, workers=2, read_ahead=False)
     assert storage_limit(slowed, model.probes(MIB), reading) is None
+
+
+def test_a_lone_request_beside_a_neighbour_shows_no_capacity_left():
+    model = Model(latency=12e-3, bandwidth=4e9, iops=1e6)
+    reading = Reading(request_bytes=128 * KIB, workers=2, read_ahead=False)
+    found = model.point(1, 2, 128 * KIB, 4e9)
+    assert storage_limit(found, model.probes(128 * KIB), reading).kind == "latency"
+    flag = Flag(name="neighbour", value=0.5, threshold=0.025, sentence="")
+    assert storage_limit(replace(found, flags=(flag,)), model.probes(128 * KIB), reading) is None
 
 
 def test_a_rate_that_grew_with_requests_in_flight_is_no_bandwidth():
