@@ -36,7 +36,7 @@ DARK = {
     fig.MEASURED: "#74a7ff",
     fig.IDEAL: "#7d8894",
     fig.KNEE: "#ff9561",
-    fig.FLAGGED: "#f0b84a",
+    fig.FLAGGED: "#ff4422",
     fig.SECOND: "#4fd1ae",
     "#4f83cc": "#6d9fe6",
     "#e07b39": "#ee9355",

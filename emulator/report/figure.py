@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 INK, SOFT, PAPER, GRID = "#1f2933", "#5b6673", "#ffffff", "#e4e7eb"
-MEASURED, SECOND, IDEAL, KNEE, FLAGGED = "#1d5fd1", "#0f8a6d", "#8a94a0", "#c2410c", "#b7791f"
+MEASURED, SECOND, IDEAL, KNEE, FLAGGED = "#1d5fd1", "#0f8a6d", "#8a94a0", "#c2410c", "#cc3311"
 SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#7353ba", "#4f83cc", "#c2410c", "#5b6673")
 """Colours of what is compared, in its order; a ninth begins again."""
 LIMIT_COLOURS = (
