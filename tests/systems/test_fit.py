@@ -334,7 +334,7 @@ def simulated(tmp_path_factory):
     """A sweep on 400 MB/s, simulated: 1, 2 and 4 ranks are below saturation, 9 is not."""
     folder = tmp_path_factory.mktemp("fit")
     truth = System(storage=StorageSystem(bandwidth=400e6))
-    simulate(TINY, truth, (1, 2, 4, 9), folder / "out", files=400, steps=30)
+    simulate(TINY, truth, (1, 2, 4, 9), folder / "out", steps=30)
     return folder
 
 
@@ -345,7 +345,7 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
     assert "seen: counts 1, 2, 4, 9" in done.out
     assert "by the bandwidth cap alone to" in done.out
     system = load_system(str(simulated / "system.toml"))
-    result, _ = simulate(TINY, system, (5, 40), simulated / "predicted", files=400, steps=20)
+    result, _ = simulate(TINY, system, (5, 40), simulated / "predicted", steps=20)
     assert [[flag.name for flag in point.flags] for point in result.points] == [[], ["extrapolated"]]
 
 

@@ -38,7 +38,6 @@ def simulate(
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     dataset: Annotated[Path | None, typer.Option(help="Take the samples' sizes from it.")] = None,
-    files: Annotated[int | None, typer.Option(min=1, help="Samples, when no dataset is given.")] = None,
     settings: options.Settings = None,
     force: options.Force = False,
 ) -> None:
@@ -57,7 +56,6 @@ def simulate(
         parse_counts(counts),
         out,
         dataset=dataset,
-        files=files,
         epochs=epochs,
         steps=steps,
         command=options.command_line(),
@@ -102,7 +100,6 @@ def plan(
     ] = None,
     accelerators: Annotated[int | None, typer.Option(min=1, help="Ask what this many need.")] = None,
     per_host: Annotated[int, typer.Option(min=1, help="Accelerators of a host, with --accelerators.")] = 8,
-    au: Annotated[float | None, typer.Option(min=0.01, max=1.0, help="AU; default: the workload's.")] = None,
     margin: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share to keep in reserve.")] = 0.1,
     hosts: Hosts = None,
     settings: options.Settings = None,
@@ -116,7 +113,7 @@ def plan(
     """
     jobs = [load_workload(name, settings or []) for name in workload or DEFAULT_WORKLOADS]
     stated = on_hosts(load_system(system), hosts) if system else None
-    found = answer(jobs, stated, accelerators, per_host=per_host, threshold=au, margin=margin)
+    found = answer(jobs, stated, accelerators, per_host=per_host, margin=margin)
     if live.for_programs():
         live.answer(found.plain)
     for line in found.lines:
@@ -130,9 +127,6 @@ def efficiency(
     workload: Annotated[
         str | None, typer.Option("--workload", "-w", help="Count accelerators of this workload.")
     ] = None,
-    result: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Take the accelerators fed from this sweep's knee.")
-    ] = None,
     match: Annotated[
         str | None, typer.Option(metavar="SYSTEM", help="Nodes that it takes to match this system.")
     ] = None,
@@ -142,12 +136,11 @@ def efficiency(
     \b
     Examples:
       feedrate efficiency -s weka-performance -w unet3d-h100
-      feedrate efficiency -s mine.toml --result sweep --match weka-performance
+      feedrate efficiency -s mine.toml --match weka-performance
     """
     found = compare_systems(
         [load_system(name) for name in systems],
         load_workload(workload) if workload else None,
-        result,
         load_system(match) if match else None,
     )
     if live.for_programs():

@@ -8,14 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from emulator.config.workload import Workload
-from emulator.errors import SpecError
 from emulator.plugins.systems.sizing import feeds
-from emulator.plugins.systems.system import Protection, System, load_system, parse_protection
-from emulator.record.out import read_result
+from emulator.plugins.systems.system import System, load_system, parse_protection
 from emulator.record.result import RunResult
 from emulator.report.table import Cell, Column, Table
 
@@ -65,14 +62,6 @@ def cost(system: System) -> float | None:
     if hardware.drives_per_node is None or hardware.drive_cost is None:
         return None
     return nodes * hardware.drives_per_node * hardware.drive_cost
-
-
-def for_protection(write_rate: float, own: Protection, other: Protection) -> float:
-    """Return the write rate with the protection `other`: write rate x own overhead / other overhead.
-
-    An overhead is (k + m) / k: 3 of three copies, 1.5 of 4+2.
-    """
-    return write_rate * own.overhead / other.overhead
 
 
 def nodes_to_match(target: float, of_all: float, nodes: int) -> int:
@@ -132,7 +121,8 @@ def efficiency(system: System, fed: float | None = None) -> tuple[SystemFigure, 
 def matches(system: System, other: System) -> dict[str, int]:
     """Return the number of nodes of `system` that match `other` in capacity, reads and writes, where stated.
 
-    Writes are compared as stated, and with the protection of `other` (see `for_protection`).
+    Writes are compared as stated, and with the protection of `other`: write rate x own overhead / other
+    overhead.
     """
     nodes, write = system.storage.nodes, system.storage.write_bandwidth
     if nodes is None:
@@ -144,7 +134,7 @@ def matches(system: System, other: System) -> dict[str, int]:
         "writes": (other.storage.write_bandwidth, write),
     }
     if write is not None and own != theirs:
-        same = for_protection(write, own, theirs)
+        same = write * own.overhead / theirs.overhead
         pairs[f"writes, with {other.storage.protection} protection"] = (other.storage.write_bandwidth, same)
     return {
         what: nodes_to_match(target, have, nodes)
@@ -175,13 +165,15 @@ def lacks(system: System) -> tuple[str, ...]:
     )
 
 
-def efficiency_table(
-    systems: Sequence[System],
-    fed: Sequence[float | None],
-    intervals: Sequence[tuple[float, float] | None] = (),
-) -> Table:
-    """One column a system; what no system file says is left out. `intervals` are those of `fed`."""
-    figures = [efficiency(system, count) for system, count in zip(systems, fed, strict=True)]
+Fed = tuple[float | None, tuple[float, float] | None]
+"""Accelerators that a system feeds, and the 95 % interval of their number; None: unknown."""
+NOBODY_KNOWS: Fed = (None, None)
+
+
+def efficiency_table(systems: Sequence[System], fed: Sequence[Fed]) -> Table:
+    """Return a table with a column for each system. Figures that no system file gives are left out."""
+    figures = [efficiency(system, count) for system, (count, _) in zip(systems, fed, strict=True)]
+    intervals = [interval for _, interval in fed]
     rows: list[tuple[Cell, ...]] = []
     for row in zip(*figures, strict=True):
         if any(figure.value is not None for figure in row):
@@ -217,35 +209,21 @@ class EfficiencyAnswer:
 
 
 def compare_systems(
-    systems: Sequence[System],
-    workload: Workload | None = None,
-    knee_of: Path | None = None,
-    match: System | None = None,
+    systems: Sequence[System], workload: Workload | None = None, match: System | None = None
 ) -> EfficiencyAnswer:
-    """Figures of `systems` side by side, accelerators being those that each feeds of `workload`, or those at
-    the knee of the result in the folder `knee_of`.
+    """Compare the figures of `systems`, with the accelerators of `workload` that each of them feeds.
 
-    Raises SpecError: both are given, or the result has no knee; StorageError; MissingError without numba.
+    `match` is a system whose equal they should be in nodes. Raises MissingError without numba.
     """
-    fed: list[float | None] = [None] * len(systems)
-    intervals: list[tuple[float, float] | None] = [None] * len(systems)
-    if workload and knee_of:
-        raise SpecError("--workload and --result were both given", "leave one of them out")
-    if knee_of is not None:
-        knee = read_result(knee_of).knee
-        if knee is None or knee.n_au is None:
-            why = f": {knee.sentence}" if knee is not None and knee.sentence else ""
-            raise SpecError(f"{knee_of} has no knee{why}", "give the result of a sweep that found one")
-        fed, intervals = [knee.n_au] * len(systems), [knee.interval] * len(systems)
     missing = [sentence for system in systems for sentence in lacks(system)]
-    for number, system in enumerate(systems if workload else ()):
-        assert workload is not None
-        found = feeds(workload, system)
-        if found.bound is None:
+    fed: list[Fed] = []
+    for system in systems:
+        found = feeds(workload, system) if workload else None
+        limited = found is not None and found.bound is not None
+        fed.append((found.accelerators, found.interval) if found and limited else NOBODY_KNOWS)
+        if workload and not limited:
             missing.append(f"{system.name} lacks a bandwidth: nothing in it limits {workload.name}")
-        else:
-            fed[number], intervals[number] = found.accelerators, found.interval
-    tables = [efficiency_table(systems, fed, intervals)]
+    tables = [efficiency_table(systems, fed)]
     if match is not None:
         tables.append(match_table(systems, match))
     return EfficiencyAnswer(tables=tuple(tables), missing=tuple(missing))
@@ -253,7 +231,6 @@ def compare_systems(
 
 def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:
     """Return tables of the efficiency of these systems at the knee of the result. Raises SpecError."""
-    systems = [load_system(name) for name in names]
-    knee = result.knee
-    fed, interval = (knee.n_au, knee.interval) if knee else (None, None)
-    return (efficiency_table(systems, [fed] * len(systems), [interval] * len(systems)),)
+    systems, knee = [load_system(name) for name in names], result.knee
+    fed = (knee.n_au, knee.interval) if knee else NOBODY_KNOWS
+    return (efficiency_table(systems, [fed] * len(systems)),)

@@ -38,35 +38,41 @@ FAST = 1e21
 """Rate in bytes/s that stands for no limit; infinity would give 0 x infinity."""
 
 
-# Heaps of entries, the smallest key first, with four children an entry: half as many levels miss the cache as
-# with two.
+# Heaps of entries, the smallest key first, with four children an entry: half as many levels miss the cache
+# as with two. Several heaps may share an array: `base` is where one begins. `spot` learns the place of each
+# item; where it is None, numba compiles nothing for it.
 
 CHILDREN = 4
-ENTRY = np.dtype([("key", "<f8"), ("rank", "<i8")])
-"""Key and rank of a heap entry, side by side to share a cache line."""
+ENTRY = np.dtype([("key", "<f8"), ("item", "<i8")])
+"""Key and item of an entry, side by side to share a cache line. Items are ranks or hosts."""
 
 
 @inlined
-def push(heap: Any, base: int, size: int, key: float, rank: int) -> None:
-    """Add an entry to the heap of `size` entries that begins at `base`."""
-    i = size
-    while i > 0:
-        above = (i - 1) // CHILDREN
+def put(heap: Any, base: int, place: int, key: float, item: int, spot: Any) -> None:
+    """Write an entry into a place of a heap."""
+    heap[base + place].key = key
+    heap[base + place].item = item
+    if spot is not None:
+        spot[item] = place
+
+
+@inlined
+def climb(heap: Any, base: int, place: int, key: float, item: int, spot: Any) -> None:
+    """Put an entry into a free place, or above it: the entries that it passes move down."""
+    while place > 0:
+        above = (place - 1) // CHILDREN
         if heap[base + above].key <= key:
             break
-        heap[base + i].key = heap[base + above].key
-        heap[base + i].rank = heap[base + above].rank
-        i = above
-    heap[base + i].key = key
-    heap[base + i].rank = rank
+        put(heap, base, place, heap[base + above].key, heap[base + above].item, spot)
+        place = above
+    put(heap, base, place, key, item, spot)
 
 
 @inlined
-def replace_first(heap: Any, base: int, size: int, key: float, rank: int) -> None:
-    """Replace the first entry of the heap by another, which sinks to its place."""
-    i = 0
+def sink(heap: Any, base: int, size: int, place: int, key: float, item: int, spot: Any) -> None:
+    """Put an entry into a free place of a heap of `size` entries, or below it."""
     while True:
-        child = CHILDREN * i + 1
+        child = CHILDREN * place + 1
         if child >= size:
             break
         least = heap[base + child].key
@@ -76,11 +82,9 @@ def replace_first(heap: Any, base: int, size: int, key: float, rank: int) -> Non
                 child = other
         if least >= key:
             break
-        heap[base + i].key = least
-        heap[base + i].rank = heap[base + child].rank
-        i = child
-    heap[base + i].key = key
-    heap[base + i].rank = rank
+        put(heap, base, place, least, heap[base + child].item, spot)
+        place = child
+    put(heap, base, place, key, item, spot)
 
 
 # The network: streams that share bandwidth.
@@ -105,17 +109,16 @@ class Net(NamedTuple):
     """k: where the class stands in `live`."""
     lives: Any
     queue: Any
-    """k, n: binary heap of the class's hosts by `key`."""
+    """k: heap of the class's hosts by its service at which their first streams end, `hosts` places each."""
     spot: Any
     """h: where the host stands in its class's heap."""
-    key: Any
-    """h: service of the class at which the host's first stream ends."""
     offset: Any
     """h: service of the host minus that of its class."""
     active: Any
     """h: streams, which is its class."""
     flow: Any
     """h: heap of the host's streams by the service of the host at which they end, `most` places each."""
+    hosts: int
     most: int
 
 
@@ -132,12 +135,12 @@ def make_net(scene: Scene) -> Net:
         live=np.zeros(most + 1, np.int64),
         place=np.zeros(most + 1, np.int64),
         lives=np.zeros(1, np.int64),
-        queue=np.zeros((most + 1, hosts), np.int32),
+        queue=np.zeros((most + 1) * hosts, ENTRY),
         spot=np.zeros(hosts, np.int64),
-        key=np.zeros(hosts),
         offset=np.zeros(hosts),
         active=np.zeros(hosts, np.int64),
         flow=np.zeros(hosts * most, ENTRY),
+        hosts=int(hosts),
         most=most,
     )
 
@@ -156,7 +159,7 @@ def next_end(net: Net) -> tuple[float, int]:
     best, which = np.inf, 0
     for i in range(net.lives[0]):
         k = net.live[i]
-        seconds = max(0.0, net.key[net.queue[k, 0]] - net.service[k]) / net.rate[k]
+        seconds = max(0.0, net.queue[k * net.hosts].key - net.service[k]) / net.rate[k]
         if seconds < best:
             best, which = seconds, k
     return best, which
@@ -189,40 +192,6 @@ def share(net: Net) -> None:
 
 
 @inlined
-def climb(net: Net, k: int, i: int, host: int) -> None:
-    """Let `host` climb from place i of its class's heap to where its key belongs."""
-    key = net.key[host]
-    while i > 0:
-        above = (i - 1) >> 1
-        if net.key[net.queue[k, above]] <= key:
-            break
-        net.queue[k, i] = net.queue[k, above]
-        net.spot[net.queue[k, i]] = i
-        i = above
-    net.queue[k, i] = host
-    net.spot[host] = i
-
-
-@inlined
-def sink(net: Net, k: int, i: int, host: int) -> None:
-    """Let `host` sink from place i of its class's heap to where its key belongs."""
-    key, size = net.key[host], net.members[k]
-    while True:
-        below = 2 * i + 1
-        if below >= size:
-            break
-        if below + 1 < size and net.key[net.queue[k, below + 1]] < net.key[net.queue[k, below]]:
-            below += 1
-        if net.key[net.queue[k, below]] >= key:
-            break
-        net.queue[k, i] = net.queue[k, below]
-        net.spot[net.queue[k, i]] = i
-        i = below
-    net.queue[k, i] = host
-    net.spot[host] = i
-
-
-@inlined
 def leave(net: Net, host: int) -> float:
     """Take `host` out of its class, and return its service so far."""
     k = net.active[host]
@@ -230,13 +199,13 @@ def leave(net: Net, host: int) -> float:
         return 0.0
     service: float = net.service[k] + net.offset[host]
     net.members[k] -= 1
-    last = net.members[k]
-    moved, i = net.queue[k, last], net.spot[host]
-    if moved != host:
-        if net.key[moved] < net.key[host]:
-            climb(net, k, i, moved)
+    base, last, place = k * net.hosts, net.members[k], net.spot[host]
+    if place != last:  # the last entry takes its place
+        key, moved = net.queue[base + last].key, net.queue[base + last].item
+        if key < net.queue[base + place].key:
+            climb(net.queue, base, place, key, moved, net.spot)
         else:
-            sink(net, k, i, moved)
+            sink(net.queue, base, last, place, key, moved, net.spot)
     if last == 0:
         net.lives[0] -= 1
         other = net.live[net.lives[0]]
@@ -254,10 +223,10 @@ def enter(net: Net, host: int, service: float) -> None:
         net.place[k] = net.lives[0]
         net.lives[0] += 1
         net.service[k] = 0.0
-    net.members[k] += 1
     net.offset[host] = service - net.service[k]
-    net.key[host] = net.flow[host * net.most].key - net.offset[host]
-    climb(net, k, net.members[k] - 1, host)
+    key = net.flow[host * net.most].key - net.offset[host]
+    climb(net.queue, k * net.hosts, net.members[k], key, host, net.spot)
+    net.members[k] += 1
 
 
 @inlined
@@ -265,11 +234,11 @@ def change(net: Net, host: int, rank: int, size: float) -> None:
     """Start a stream of `size` bytes for `rank` on `host`; with size 0, stop the first stream of the host."""
     service, base, streams = leave(net, host), host * net.most, net.active[host]
     if size > 0:
-        push(net.flow, base, streams, service + size, rank)
+        climb(net.flow, base, streams, service + size, rank, None)
         net.active[host] = streams + 1
     else:
         last = streams - 1
-        replace_first(net.flow, base, last, net.flow[base + last].key, net.flow[base + last].rank)
+        sink(net.flow, base, last, 0, net.flow[base + last].key, net.flow[base + last].item, None)
         net.active[host] = last
     if net.active[host] > 0:
         enter(net, host, service)
@@ -293,7 +262,6 @@ class RankStates(NamedTuple):
     gates: Any
     prefetch: int
     latency: float
-    hosts: int
     epoch: int
     """Steps after which nothing has been read ahead."""
     state: Any
@@ -315,7 +283,7 @@ class Timers(NamedTuple):
 
 @inlined
 def add(timers: Timers, then: float, rank: int) -> None:
-    push(timers.row, 0, timers.size[0], then, rank)
+    climb(timers.row, 0, timers.size[0], then, rank, None)
     timers.size[0] += 1
 
 
@@ -328,10 +296,10 @@ def first(timers: Timers) -> float:
 @inlined
 def remove(timers: Timers) -> int:
     """Remove the first entry, and return its rank."""
-    rank: int = timers.row[0].rank
+    rank: int = timers.row[0].item
     last = timers.size[0] - 1
     timers.size[0] = last
-    replace_first(timers.row, 0, last, timers.row[last].key, timers.row[last].rank)
+    sink(timers.row, 0, last, 0, timers.row[last].key, timers.row[last].item, None)
     return rank
 
 
@@ -344,19 +312,23 @@ def ask(ranks: RankStates, latent: Timers, computing: Timers, ready: Any, now: f
     if step == len(ranks.size):
         return
     last = min(len(ranks.size), (step // ranks.epoch + 1) * ranks.epoch)
-    admitted = step + 1
-    if step % ranks.epoch == 0:  # what is read ahead begins with nothing, and is asked for at once
-        admitted = max(admitted, min(last, step + ranks.prefetch))
     if ranks.state[rank].delivered > step:
         ready[step, rank] = now
         ranks.state[rank].waiting = 0
         ranks.state[rank].taken = step + 1
         add(computing, now + ranks.compute[step % len(ranks.compute), rank % ranks.compute.shape[1]], rank)
-        admitted = min(last, step + 1 + ranks.prefetch)
+        admit(ranks, latent, rank, min(last, step + 1 + ranks.prefetch), now)
     else:
         ranks.state[rank].waiting = 1
-    if admitted > ranks.state[rank].admitted:
-        ranks.state[rank].admitted = admitted
+        # An epoch begins with nothing read ahead, and all of it is asked for at once.
+        ahead = ranks.prefetch if step % ranks.epoch == 0 else 0
+        admit(ranks, latent, rank, max(step + 1, min(last, step + ahead)), now)
+
+
+@inlined
+def admit(ranks: RankStates, latent: Timers, rank: int, batches: int, now: float) -> None:
+    """Let `rank` read up to a number of batches, and begin if it does not read yet."""
+    ranks.state[rank].admitted = max(ranks.state[rank].admitted, batches)
     if not ranks.state[rank].reading and ranks.state[rank].admitted > ranks.state[rank].delivered:
         ranks.state[rank].reading = 1
         add(latent, now + ranks.latency, rank)
@@ -365,10 +337,10 @@ def ask(ranks: RankStates, latent: Timers, computing: Timers, ready: Any, now: f
 @inlined
 def deliver(net: Net, ranks: RankStates, k: int) -> int:
     """End the first stream of class `k`. Return its rank if the rank stops reading, else -1."""
-    host = net.queue[k, 0]
-    net.service[k] = net.key[host]  # exactly: no drift
+    host = net.queue[k * net.hosts].item
+    net.service[k] = net.queue[k * net.hosts].key  # exactly: no drift
     base = host * net.most
-    rank: int = net.flow[base].rank
+    rank: int = net.flow[base].item
     number = ranks.state[rank].delivered + 1
     ranks.state[rank].delivered = number
     if ranks.state[rank].waiting:
@@ -376,9 +348,9 @@ def deliver(net: Net, ranks: RankStates, k: int) -> int:
         ranks.counts[0] = 1
     if ranks.state[rank].admitted > number:
         key = net.flow[base].key + ranks.size[number, rank]
-        replace_first(net.flow, base, net.active[host], key, rank)
-        net.key[host] = net.flow[base].key - net.offset[host]
-        sink(net, k, 0, host)
+        sink(net.flow, base, net.active[host], 0, key, rank, None)
+        key = net.flow[base].key - net.offset[host]
+        sink(net.queue, k * net.hosts, net.members[k], 0, key, host, net.spot)
         return -1
     ranks.state[rank].reading = 0
     return rank
@@ -401,9 +373,9 @@ def computed(ranks: RankStates, rank: int) -> None:
 
 
 @compiled
-def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: Floats) -> int:
-    """Play to the end, and return the number of events."""
-    now, events = 0.0, 0
+def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: Floats) -> None:
+    """Play to the end, and note when each batch was ready."""
+    now = 0.0
     while True:
         while ranks.counts[0] > 0:
             ask(ranks, latent, computing, ready, now)
@@ -412,7 +384,7 @@ def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: F
         rank, size = -1, 0.0  # whose stream begins, or stops
         if then <= late and then <= done:
             if which == 0:
-                return events
+                return
             advance(net, seconds)
             now = then
             rank = deliver(net, ranks, which)
@@ -425,13 +397,11 @@ def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: F
             else:
                 computed(ranks, remove(computing))
         if rank >= 0:
-            change(net, rank % ranks.hosts, rank, size)
-        events += 1
+            change(net, rank % net.hosts, rank, size)
 
 
-def play(scene: Scene) -> tuple[Floats, int]:
-    """Play `scene`. Return the seconds at which batches were ready, the seconds at which they were taken,
-    both of shape (steps, ranks), and the number of events."""
+def play(scene: Scene) -> Floats:
+    """Play `scene`. Return the seconds at which batches were taken by accelerators, shape (steps, ranks)."""
     count = scene.ranks
     ready = np.zeros((scene.steps, count))
     state = np.zeros(count, RANK)
@@ -447,11 +417,11 @@ def play(scene: Scene) -> tuple[Floats, int]:
         gates=scene.gates,
         prefetch=int(scene.prefetch),
         latency=float(scene.latency),
-        hosts=int(scene.hosts),
         epoch=int(epoch),
         state=state,
         asking=np.arange(count),
         counts=np.array([count, 0]),
     )
     latent, computing = (Timers(row=np.zeros(count + 1, ENTRY), size=np.zeros(1, np.int64)) for _ in range(2))
-    return ready, int(run(make_net(scene), ranks, latent, computing, ready))
+    run(make_net(scene), ranks, latent, computing, ready)
+    return ready

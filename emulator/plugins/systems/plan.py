@@ -24,8 +24,6 @@ class Plan:
     """An answer for each workload, with the question."""
 
     system: System | None
-    threshold: float | None
-    """AU that is wanted, 0 to 1; None: each workload's."""
     per_host: int
     """Accelerators of a host."""
     margin: float
@@ -59,7 +57,7 @@ class Plan:
         wanted = found.nic / (1 - margin) * 8 / 1e9
         speed = next((speed for speed in LINKS if speed >= wanted), None)
         link = f"{speed} Gb/s" if speed else "more than any common network card"
-        yield f"{found.accelerators:,} x {job.accelerator.name}, {job.name}, {self._wanted([job])}"
+        yield f"{found.accelerators:,} x {job.accelerator.name}, {job.name}, {_wanted([job])}"
         yield (
             f"  storage   {show_rate(found.bandwidth):>11} at least, "
             f"{show_rate(found.bandwidth / (1 - margin))} with {margin:.0%} in reserve"
@@ -90,7 +88,7 @@ class Plan:
         fit = system.fit
         spans = "what the fit leaves open" if fit else "a hard or a soft limit"
         yield (
-            f"\nfeeds: accelerators at {self._wanted([one.workload for one in found])}, simulated; "
+            f"\nfeeds: accelerators at {_wanted([one.workload for one in found])}, simulated; "
             f"{reserved}: so much in reserve; interval: {spans}, and run-to-run variation, "
             f"{100 * system.run_error:.2g} %"
         )
@@ -103,10 +101,11 @@ class Plan:
         if not fit.identified:
             yield "not identified: no limit was visible, so every number is a lower bound"
 
-    def _wanted(self, jobs: Sequence[Workload]) -> str:
-        own = sorted({job.training.au_threshold for job in jobs})
-        shares = own if self.threshold is None else [self.threshold]
-        return "AU " + " or ".join(f"{share:.0%}" for share in shares)
+
+def _wanted(jobs: Sequence[Workload]) -> str:
+    return "AU " + " or ".join(
+        f"{share:.0%}" for share in sorted({job.training.au_threshold for job in jobs})
+    )
 
 
 def plan(
@@ -115,7 +114,6 @@ def plan(
     accelerators: int | None = None,
     *,
     per_host: int = 8,
-    threshold: float | None = None,
     margin: float = 0.1,
 ) -> Plan:
     """Return what `accelerators` of each workload need, or with None how many the system feeds.
@@ -126,15 +124,12 @@ def plan(
     answers: list[Needs | Feeds]
     if accelerators is not None:
         cost = system.clients.cpu_seconds_per_gb if system else None
-        answers = [
-            needs(job, accelerators, per_host, threshold=threshold, margin=margin, cpu_seconds_per_gb=cost)
-            for job in jobs
-        ]
+        answers = [needs(job, accelerators, per_host, margin=margin, cpu_seconds_per_gb=cost) for job in jobs]
     elif system is not None:
-        answers = [feeds(job, system, threshold) for job in jobs]
+        answers = [feeds(job, system) for job in jobs]
     else:
         raise SpecError("plan needs a question", "give --system FILE, --accelerators N, or both")
-    return Plan(system=system, threshold=threshold, per_host=per_host, margin=margin, answers=tuple(answers))
+    return Plan(system=system, per_host=per_host, margin=margin, answers=tuple(answers))
 
 
 def verdict(found: Needs, system: System, margin: float) -> str:

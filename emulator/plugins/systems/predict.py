@@ -49,8 +49,6 @@ class Simulation:
     """Maximum steps per rank; at least one of epochs and steps is given."""
     specified: bool = True
     """False if the number of samples was not given: then as many are drawn as are read, and no epoch ends."""
-    prefetch: int | None = None
-    """Batches read ahead; None for the workload's. 0, which no real loader has, is to compare with theory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +57,6 @@ class Predicted:
 
     point: Point
     steps: Steps
-    events: int
-    """Number of events that the engine processed."""
     interval: tuple[float, float] = (0.0, 1.0)
     """95 % interval of throughput / ideal of one run; only of `forecast`."""
 
@@ -141,12 +137,11 @@ def scene_on(
     gates: Bools,
     *,
     demand: float,
-    prefetch: int | None = None,
     epoch: int = 0,
 ) -> Scene:
     """Return the scene of ranks that ask for `demand` bytes/s each and read batches of `size` on `system`.
 
-    Shapes and `epoch` are those of `Scene`; `prefetch` None is the workload's.
+    Shapes and `epoch` are those of `Scene`.
     """
     system, ranks = system.cautious, size.shape[1]
     hard, hosts = tightest_limits(system, workload), min(system.clients.hosts or 1, ranks)
@@ -155,7 +150,7 @@ def scene_on(
         size=size,
         compute=compute,
         gates=gates,
-        prefetch=workload.batches_ahead if prefetch is None else prefetch,
+        prefetch=workload.batches_ahead,
         system=bound.system,
         host=bound.host,
         rank=bound.rank,
@@ -185,7 +180,6 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
         compute,
         np.array([sync == "step" or (sync == "epoch" and end) for end in ends]),
         demand=workload.demand,
-        prefetch=simulation.prefetch,
         epoch=0 if workload.access.refill == "never" else rank_plan.plan.steps,
     )
 
@@ -227,7 +221,7 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
     logged = np.unique(np.linspace(0, ranks - 1, min(ranks, LOGGED_RANKS)).astype(np.int64))
     rows = played.rows(logged, plan, number)
     point = with_course(measured_au(point, workload), rows, workload.training.sync)
-    return Predicted(point=point, steps=rows, events=played.events)
+    return Predicted(point=point, steps=rows)
 
 
 def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostShare, ...]:

@@ -70,8 +70,6 @@ class Played:
     scene: Scene
     ready: Floats
     """Seconds at which each step's compute began, shape (steps, ranks)."""
-    events: int = 0
-    """Number of events that the engine processed."""
 
     @cached_property
     def released(self) -> Floats:
@@ -152,6 +150,4 @@ def play(scene: Scene) -> Played:
         raise MissingError("simulate, fit and plan need numba", "pip install 'feedrate[sim]'")
     from emulator.plugins.systems.engine import play  # here: it needs numba
 
-    ready, events = play(scene)
-    ready += scene.start + scene.step_cost
-    return Played(scene=scene, ready=ready, events=events)
+    return Played(scene=scene, ready=play(scene) + scene.start + scene.step_cost)

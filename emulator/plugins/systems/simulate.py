@@ -15,7 +15,7 @@ from emulator.dataset.manifest import read_manifest
 from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, forecast, on_paper
 from emulator.plugins.systems.sizing import feeds
 from emulator.plugins.systems.system import Fitted, System
-from emulator.record.machine import cpu_seconds, describe_machine
+from emulator.record.machine import describe_machine
 from emulator.record.out import ResultFolder, check_out
 from emulator.record.result import Flag, RunResult, new_result
 from emulator.record.steps import Steps
@@ -31,7 +31,6 @@ def simulate(
     out: Path,
     *,
     dataset: Path | None = None,
-    files: int | None = None,
     epochs: int | None = None,
     steps: int | None = None,
     command: tuple[str, ...] = (),
@@ -41,7 +40,7 @@ def simulate(
 ) -> tuple[RunResult, Steps]:
     """Predict `counts` of `workload` on `system` and write OUT; the result, and the steps that it keeps.
 
-    Samples have the sizes of `dataset`, or of `files` drawn samples; None: as many as are read. `say` gets a
+    Samples have the sizes of `dataset`; None: sizes are drawn, for as many samples as are read. `say` gets a
     line for each count.
 
     Raises DatasetError: too few samples, or a dataset that cannot be read; SpecError: OUT holds files;
@@ -50,7 +49,7 @@ def simulate(
     check_out(out, force)
     steps = steps or (None if epochs else DEFAULT_STEPS)
     if dataset is None:
-        simulation = on_paper(workload, system, max(counts), files=files, epochs=epochs, steps=steps)
+        simulation = on_paper(workload, system, max(counts), epochs=epochs, steps=steps)
     else:
         manifest = read_manifest(dataset)
         each = manifest.samples_per_file
@@ -58,8 +57,7 @@ def simulate(
         simulation = Simulation(
             workload=workload, system=system, sizes=sizes, samples=len(sizes), epochs=epochs, steps=steps
         )
-    begin = cpu_seconds()
-    points, rows, events = [], [], 0
+    points, rows = [], []
     for number, ranks in enumerate(counts):
         predicted = forecast(simulation, ranks, number)
         point = predicted.point
@@ -68,7 +66,6 @@ def simulate(
             flags.append(short)
         points.append(replace(point, flags=tuple(flags)))
         rows.append(predicted.steps)
-        events += predicted.events
         if say:
             low, high = (100 * share for share in predicted.interval)
             say(
@@ -89,12 +86,7 @@ def simulate(
         dataset=facts if dataset is None else {**facts, "path": str(dataset)},
         storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0, "system": asdict(system)},
         loader="simulated",
-        environment={
-            **describe_machine(),
-            "engine": "numba",
-            "cpu_seconds": cpu_seconds() - begin,
-            "events": events,
-        },
+        environment=describe_machine(),
         points=tuple(points),
         knee=feeds(job, system, over=simulation if simulation.specified else None).knee,
         flags=tuple(_result_flags(max(counts), system.fit)),

@@ -57,19 +57,17 @@ def utilisation(workload: Workload, system: System, ranks: int, over: Simulation
     return predict(run, ranks).point.x_ideal
 
 
-def feeds(
-    workload: Workload, system: System, threshold: float | None = None, over: Simulation | None = None
-) -> Feeds:
-    """Return the number of accelerators that the system feeds at the AU `threshold`; None: the workload's.
+def feeds(workload: Workload, system: System, over: Simulation | None = None) -> Feeds:
+    """Return the number of accelerators that the system feeds at the workload's AU threshold.
 
-    This is the one answer of plan, simulate and efficiency: it does not depend on counts, steps or files.
-    Where a dataset is specified, it is of runs as `over`, whose epochs have borders at which readers wait.
+    This is the one answer of plan, simulate and efficiency: it does not depend on counts or steps. `over` is
+    a run on a dataset, whose epochs have borders at which readers wait; None: a run without borders.
     """
-    wanted = workload.training.au_threshold if threshold is None else threshold
+    wanted = workload.training.au_threshold
     if not workload.ideal_samples_per_second < math.inf:
         return Feeds(workload=workload, knee=NO_KNEE)
     system = system.cautious
-    runs, full = _Runs(workload=workload, system=system, over=over), cap(system, workload, wanted)
+    runs, full = _Runs(workload=workload, system=system, over=over), cap(system, workload)
     if math.isinf(full):
         return _everything(workload, MOST, "Nothing that the system states limits this workload.")
     crossing = runs.crossing(wanted)
@@ -233,14 +231,12 @@ def needs(
     accelerators: int,
     per_host: int,
     *,
-    threshold: float | None = None,
     margin: float = 0.1,
     cpu_seconds_per_gb: float | None = None,
 ) -> Needs:
-    """Return the storage and hosts that `accelerators` of `workload` need at the AU `threshold`."""
-    wanted = workload.training.au_threshold if threshold is None else threshold
+    """Return the storage and hosts that `accelerators` of `workload` need at its AU threshold."""
+    wanted, each = workload.training.au_threshold, workload.demand
     hosts = -(-accelerators // per_host)
-    each = workload.demand
 
     def with_storage(rate: float) -> float:
         return utilisation(workload, System(storage=StorageSystem(bandwidth=rate)), accelerators)
