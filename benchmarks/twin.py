@@ -14,10 +14,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from emulator.config.workload import stored_workload
 from emulator.errors import SpecError
 from emulator.plugins.systems.fit import fit
 from emulator.plugins.systems.fit_quality import HeldOut, held_out
-from emulator.plugins.systems.seen import seen_in, workload_of
+from emulator.plugins.systems.seen import seen_in
 from emulator.record.out import read_result
 from emulator.record.steps import step_blocks
 
@@ -27,7 +28,7 @@ KINDS = ("twin", "constant", "cap")
 def rows_of(out: Path) -> list[HeldOut]:
     """Every count that is left out; of a fit that is refused, none. Prints what the fit says."""
     result = read_result(out)
-    workload, seen = workload_of(result), seen_in(result, partial(step_blocks, out))
+    workload, seen = stored_workload(result.workload), seen_in(result, partial(step_blocks, out))
     found = fit([str(out)], workload, seen)
     if found.refusal:
         raise SpecError(found.refusal)

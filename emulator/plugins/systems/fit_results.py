@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from emulator.analysis.flags import invalid
+from emulator.config.workload import stored_workload
 from emulator.errors import Inconclusive, SpecError
 from emulator.plugins.systems.fit import Fit, fit
 from emulator.plugins.systems.fit_quality import LEAST, further_run, held_out, median_errors
-from emulator.plugins.systems.seen import Seen, described, seen_in, workload_of
+from emulator.plugins.systems.seen import Seen, described, seen_in
 from emulator.plugins.systems.system import Fitted, refuse_existing, write_system
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
@@ -64,7 +65,7 @@ def fit_results(
     workloads, seen = [], list[Seen]()
     for path in results:
         result = read_result(path)
-        workloads.append(workload_of(result))
+        workloads.append(stored_workload(result.workload))
         _tell_left_out(path, result, say)
         found = seen_in(result, partial(step_blocks, path))
         seen += [count for count in found if counts is None or count.ranks in counts]

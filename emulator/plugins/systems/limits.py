@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
+
+import numpy as np
 
 from emulator.config.workload import Workload
 from emulator.plugins.systems.system import StorageSystem, System, parse_protection
@@ -46,13 +47,10 @@ class SystemLimits:
 
 def read_share(storage: StorageSystem, size: float) -> float:
     """Return the share of the bandwidth for reads of `size` bytes: the curve, interpolated along ln size."""
-    curve = storage.read_efficiency
-    if not curve or size <= curve[0][0]:
-        return curve[0][1] if curve else 1.0
-    for (low, below), (high, above) in pairwise(curve):
-        if size <= high:
-            return below + (above - below) * math.log(size / low) / math.log(high / low)
-    return curve[-1][1]
+    if not storage.read_efficiency:
+        return 1.0
+    sizes, shares = zip(*storage.read_efficiency, strict=True)
+    return float(np.interp(math.log(size), np.log(sizes), shares))
 
 
 def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
@@ -112,15 +110,18 @@ def soft_share(ranks: float, full: float, softness: float | None) -> float:
 def soft_limits(
     bound: SystemLimits, each: float, ranks: int, hosts: int, softness: float | None
 ) -> SystemLimits:
-    """`bound` as `ranks` ranks that ask for `each` bytes/s find it, by `StorageSystem.softness`."""
+    """Lower the limits for `ranks` ranks that ask for `each` bytes/s, by `StorageSystem.softness`."""
     full = min(bound.system, bound.host * hosts) / min(each, bound.rank)
     share = soft_share(ranks, full, softness)
     return SystemLimits(system=bound.system * share, host=bound.host * share, rank=bound.rank * share)
 
 
 def cap(system: System, workload: Workload, threshold: float | None = None) -> float:
-    """Accelerators whose demand fills the tightest limit, without any simulation; 0: one alone exceeds what a
-    rank can read; infinite: nothing is stated. `threshold` is the AU that is wanted; None: the workload's."""
+    """Return the number of accelerators whose demand fills the tightest limit, without any simulation.
+
+    0: one alone asks for more than a rank can read; infinite: nothing is stated. `threshold` is the AU that
+    is wanted; None: the workload's.
+    """
     wanted = workload.training.au_threshold if threshold is None else threshold
     each, hosts = workload.demand, system.clients.hosts
     found = tightest_limits(system, workload)

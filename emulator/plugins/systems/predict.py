@@ -185,7 +185,7 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
 
 
 def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
-    """Return the predicted point of `ranks` ranks, point `number` of its result.
+    """Predict the point of `ranks` ranks, point `number` of its result.
 
     Raises DatasetError for too few samples.
     """
@@ -253,7 +253,7 @@ def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostS
 
 
 def forecast(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
-    """Return the prediction of `ranks` ranks and its interval, which holds every system that it may be.
+    """Predict the point of `ranks` ranks with an interval, which holds every system that this may be.
 
     A fitted system may be each of its alternatives, within what the measured counts allow (`Fitted.between`).
     A system that is only described may have a soft limit, or feed what its limit alone gives, without

@@ -89,9 +89,9 @@ class Played:
         return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])
 
     def columns(self, ranks: slice | NDArray[np.int64]) -> dict[str, Floats]:
-        """Return columns of the step log of these ranks, each of shape (steps, ranks). Overshoot is 0.
+        """Return columns of the step log of these ranks, each of shape (steps, ranks).
 
-        Nobody is late. When a batch arrived that was there before it was wanted, the engine does not keep.
+        Overshoot is 0: nobody is late. The engine does not keep when a batch arrived before it was wanted.
         """
         ready, end, size = self.ready[:, ranks], self.end(ranks), self.scene.size
         compute = np.broadcast_to(self.scene.compute, size.shape)[:, ranks]
@@ -119,10 +119,10 @@ class Played:
         return rows.reshape(-1)
 
     def totals(self, batch_size: int, epoch: int) -> tuple[Steps, Steps, Steps]:
-        """A row for each rank, the sum of all its steps; of those that X, and of those that AU is taken over.
+        """Return a row for each rank three times: sums of all its steps, of those of X, and of those of AU.
 
-        `epoch` is its number of steps. The formulas of analysis.throughput give the same for them as for the
-        steps that its `busy` and `steady` choose.
+        `epoch` is its number of steps. The formulas of analysis.throughput give the same for these rows as
+        for the steps that its `busy` and `steady` choose.
         """
         ranks = self.scene.ranks
         every, lasting, utilised = (np.zeros(ranks, STEP) for _ in range(3))

@@ -27,8 +27,9 @@ from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
 
 PLAYED, LEAST_STEPS = 200_000, 200
-"""Batches of a count that are played again, at most, but for so many steps of each rank: playing 500,000 of
-each of two counts took a minute more, and the mean size of 200,000 is that of all within 0.04 %."""
+"""Most batches of a count that are played again, and the steps of each rank that are in any case. Playing
+500,000 batches of each of two counts took a minute more; the mean size of 200,000 is that of all within
+0.04 %."""
 PUBLISHED_STEPS = 16
 """Steps of each rank that an imported count is played on."""
 SLOW_HOST = 0.10
@@ -57,15 +58,11 @@ class Seen(Evidence):
     """Number of samples of the dataset; None for as many as were read."""
 
 
-def workload_of(result: RunResult) -> Workload:
-    """Return the workload of a result. Raises SpecError."""
-    return stored_workload(result.workload)
-
-
 def described(points: Sequence[Point]) -> list[Point]:
-    """The points that a system describes, in their order.
+    """Return the points that a system describes, in their order.
 
-    Those of a knee, and those that starved for a latency with few readers, or for the links of all hosts.
+    They are those of a knee, and those that starved for a latency with few readers or for the links of all
+    hosts.
     """
     # These two are the client's limit to a knee, and parameters of a system. Waiting for a core is not: the
     # engine does not play it. Points are left out by what schedstat says, never by how far they are off.
@@ -111,13 +108,13 @@ def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list
     Points that were cut short are left out, and those that no system describes. Raises SpecError.
     """
     if result.kind == "imported":
-        points = [published(workload_of(result), point) for point in described(result.points)]
+        points = [published(stored_workload(result.workload), point) for point in described(result.points)]
         if not any(points):
             raise SpecError("the result has no point whose AU could be recomputed", "give another one")
         return [point for point in points if point]
     if result.kind not in ("run", "sweep", "simulated"):
         raise SpecError(f"a {result.kind} holds no training steps", "give a result of feedrate run or sweep")
-    workload, used = workload_of(result), described(result.points)
+    workload, used = stored_workload(result.workload), described(result.points)
     samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
     found = []
     for number, point in enumerate(result.points):
@@ -219,18 +216,22 @@ class _Reduced:
         return float((own[seconds > 0] / seconds[seconds > 0]).sum())
 
     def drift(self) -> float:
-        """ln of the second half's throughput over the first's. In samples or in bytes, whichever changed
-        less: accelerators that do not wait keep the one, a storage at its limit keeps the other."""
+        """Return ln of the second half's throughput over the first's, in samples or bytes.
+
+        The smaller change counts: accelerators that do not wait keep their samples/s, a storage at its limit
+        keeps its bytes/s.
+        """
         pairs = [[self.rate(name, half) for half in (0, 1)] for name in ("samples", "bytes")]
         logs = [math.log(second / first) for first, second in pairs if first > 0 and second > 0]
         return min(logs, key=abs, default=0.0)
 
 
 def _require_equal_hosts(points: Sequence[Point]) -> None:
-    """Raises SpecError when a host served its ranks worse than hosts with as many: no one system is both.
+    """Refuse hosts of which one served its ranks worse than others with as many: no system is both.
 
-    How busy a host's accelerators were, barriers left out, is compared with the best host of the same point
-    that has no fewer of them, and averaged over points: once may be chance.
+    The share of time in which a host's accelerators were busy, barriers left out, is compared with the best
+    host of the same point that has no fewer of them, and averaged over points: once may be chance. Raises
+    SpecError.
     """
     shares: dict[str, list[tuple[float, float]]] = {}
     for point in points:

@@ -49,9 +49,9 @@ class Feeds:
 
 
 def utilisation(workload: Workload, system: System, ranks: int, over: Simulation | None = None) -> float:
-    """Throughput / ideal (0 to 1) of `ranks` ranks, simulated; AU where every step computes equally long.
+    """Simulate ranks, and return throughput / ideal (0 to 1); AU where all steps compute equally long.
 
-    `over` says of which run; None: one without borders of epochs.
+    `over` is the run; None: one without borders of epochs.
     """
     run = replace(over, system=system) if over else on_paper(workload, system, ranks, steps=DECIDING_STEPS)
     return predict(run, ranks).point.x_ideal
@@ -117,10 +117,33 @@ class _Runs:
             self.known[ranks] = utilisation(self.workload, self.system, ranks, self.over)
         return self.known[ranks]
 
-    def crossing(self, share: float, tolerance: float = _TOLERANCE) -> float:
-        """Return the count at which throughput / ideal falls below `share` (`_crossing`)."""
-        guess = cap(self.system, self.workload, share) / share
-        return _crossing(self.efficiency, share, guess, self.most, tolerance)
+    def crossing(self, wanted: float, tolerance: float = _TOLERANCE) -> float:
+        """Return the count at which throughput / ideal falls below `wanted`, searched near the limits' count.
+
+        It lies on a straight line between the last count that has it and the next; 0 if one rank has less,
+        `most` if as many have it.
+        """
+        guess = cap(self.system, self.workload, wanted) / wanted
+        if not guess or (above := self.efficiency(1)) < wanted:
+            return 0.0
+        fed, starved = 1, min(self.most, max(2, math.ceil(1.05 * guess) + 1))
+        below = self.efficiency(starved)
+        while below >= wanted and starved < self.most:
+            fed, above = starved, below
+            starved = min(self.most, 2 * starved)
+            below = self.efficiency(starved)
+        if below >= wanted:
+            return float(starved)
+        step = max(1, round(tolerance * guess))
+        while starved - fed > step:
+            # The guess is a little too high, so the first try below it is near.
+            middle = (fed + starved) // 2 if fed > 1 else max(2, min(starved - 1, round(0.85 * starved)))
+            reached = self.efficiency(middle)
+            if reached >= wanted:
+                fed, above = middle, reached
+            else:
+                starved, below = middle, reached
+        return fed + (starved - fed) * (above - wanted) / max(above - below, 1e-12)
 
 
 def _interval(runs: _Runs, wanted: float, crossing: float, full: float) -> tuple[float, float]:
@@ -181,36 +204,6 @@ def _show(count: float) -> str:
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
 
 
-def _crossing(
-    efficiency: Callable[[int], float], wanted: float, guess: float, limit: int, tolerance: float
-) -> float:
-    """Return the count, near `guess`, at which throughput / ideal falls below `wanted`.
-
-    It lies on a straight line between the last count that has it and the next; 0 if one rank has less,
-    `limit` if as many have it.
-    """
-    if not guess or (above := efficiency(1)) < wanted:
-        return 0.0
-    least, most = 1, min(limit, max(2, math.ceil(1.05 * guess) + 1))
-    below = efficiency(most)
-    while below >= wanted and most < limit:
-        least, above = most, below
-        most = min(limit, 2 * most)
-        below = efficiency(most)
-    if below >= wanted:
-        return float(most)
-    step = max(1, round(tolerance * guess))
-    while most - least > step:
-        # The guess is a little too high, so the first try below it is near.
-        middle = (least + most) // 2 if least > 1 else max(2, min(most - 1, round(0.85 * most)))
-        reached = efficiency(middle)
-        if reached >= wanted:
-            least, above = middle, reached
-        else:
-            most, below = middle, reached
-    return least + (most - least) * (above - wanted) / max(above - below, 1e-12)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """Storage and hosts that a number of accelerators needs."""
@@ -261,7 +254,7 @@ def needs(
 
 
 def _least(au: Callable[[float], float], wanted: float, scale: float) -> float:
-    """The least rate with au(rate) >= wanted, by halving in logarithms; `scale` is the order of it."""
+    """Return the least rate with au(rate) >= wanted, by halving in logarithms; `scale` is about its size."""
     low, high = math.log(0.25 * scale), math.log(1.5 * scale)
     while au(math.exp(high)) < wanted and high < math.log(64 * scale):
         low, high = high, high + math.log(2)
