@@ -36,7 +36,7 @@ from emulator.run.world import world
 FILE = "feedrate.toml"
 BESIDE = frozenset(
     (
-        "batch", "budget", "cache", "counts", "depths", "engine", "epochs", "jobs", "label", "loader",
+        "batch", "budget", "cache", "counts", "depths", "epochs", "jobs", "label", "loader",
         "max-runs", "mismatched-dataset", "payload", "placement", "precision", "quick", "ranks",
         "recipe", "repeats", "runtime", "set", "size", "steps", "storage", "suite", "threads",
         "verify-reads", "workload",
