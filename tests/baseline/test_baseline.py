@@ -13,7 +13,7 @@ from emulator.plugins.baseline.report import maxima, neighbours, summed
 from emulator.record.out import read_result
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
-QUICK = ("--quick", "--size", "4MiB", "--runtime", "100ms", "--ramp", "0s")
+QUICK = ("--quick", "--size", "4MiB", "--runtime", "100ms")
 
 
 def baseline(folder, out, *words, **options):
@@ -98,14 +98,14 @@ def test_two_clients_have_folders_of_their_own_and_add_up(tmp_path):
 @with_fio
 def test_python_measures_as_the_command_does(tmp_path):
     made = emulator.baseline(
-        tmp_path, out=tmp_path / "out", suite="sequential", depths=(2,), jobs=1, file_bytes=2**22,
-        seconds=0.1, ramp_seconds=0.0,
+        tmp_path, out=tmp_path / "out", suite="sequential", quick=True, depths=(2,), jobs=1, file_bytes=2**22,
+        seconds=0.1,
     )  # fmt: skip
     assert (made.run.kind, len(made.run.baseline)) == ("baseline", 4) and "fio reads up to" in made.answer
     with pytest.raises(SpecError, match="is not empty"):
         emulator.baseline(tmp_path, out=tmp_path / "out", quick=True)
     with pytest.raises(RankError):
-        emulator.baseline(tmp_path, out=tmp_path / "out2", engine="nope", quick=True, seconds=0.1)
+        emulator.baseline(tmp_path, out=tmp_path / "out2", file_bytes=4096, quick=True, seconds=0.1)
 
 
 def test_without_fio_there_is_one_clear_line(tmp_path):
@@ -132,8 +132,8 @@ def test_what_cannot_work_is_said_before_anything_is_written(tmp_path):
 
 
 @with_fio
-def test_an_engine_that_fio_lacks_is_one_line_and_keeps_an_incomplete_result(tmp_path):
-    done = baseline(tmp_path / "data", tmp_path / "out", "--engine", "nope")
+def test_what_fio_refuses_is_one_line_and_keeps_an_incomplete_result(tmp_path):
+    done = baseline(tmp_path / "data", tmp_path / "out", "--size", "4KiB")
     assert done.status == 4
     assert "fio failed" in done.one_line()
     assert read_result(tmp_path / "out").status == "incomplete"

@@ -21,9 +21,7 @@ from emulator.plugins.baseline.fio import (
 from emulator.plugins.baseline.suites import SUITES, files_needed, find_suite, tuned, turns
 from emulator.units import parse_list
 
-SETTING = Setting(
-    folder=Path("/mnt/a:b/c1"), file_bytes=2**20, engine="libaio", direct=True, seconds=1.5, ramp_seconds=0.2
-)
+SETTING = Setting(folder=Path("/mnt/a:b/c1"), file_bytes=2**20, seconds=1.5, ramp_seconds=0.2)
 
 
 @pytest.mark.parametrize("name", sorted(set(SUITES) - {"noisy-neighbour"}))

@@ -23,7 +23,7 @@ TAKEN = 80e6
 def test_sequential_reads_and_writes_by_fio_equal_the_cap(device, tmp_path):
     device.run(
         "baseline", device.data.parent, "--suite", "sequential", "--depths", "16", "--jobs", "4",
-        "--size", "128MiB", "--runtime", "8s", "--ramp", "1s", "--out", tmp_path / "out",
+        "--size", "128MiB", "--runtime", "8s", "--out", tmp_path / "out",
     )  # fmt: skip
     corners = read_result(tmp_path / "out").baseline
     rates = [side.bytes_per_second for one in corners for side in (one.read, one.write) if side]
@@ -45,7 +45,7 @@ def test_readers_lose_beside_writers(medium, tmp_path):
     """
     medium.run(
         "baseline", medium.data.parent, "--suite", "noisy-neighbour", "--size", "64MiB",
-        "--runtime", "5s", "--ramp", "1s", "--out", tmp_path / "out",
+        "--runtime", "5s", "--out", tmp_path / "out",
     )  # fmt: skip
     found = read_result(tmp_path / "out").baseline
     alone, together = summed(neighbours(found, 1, read=True))

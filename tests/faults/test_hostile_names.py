@@ -55,7 +55,7 @@ def test_fio_writes_into_that_folder_or_is_not_started(name, tmp_path, monkeypat
     folder = tmp_path / "d" / name
     folder.mkdir(parents=True)
     try:
-        setting = Setting(folder=folder, file_bytes=2**20, direct=False, engine="psync", seconds=1)
+        setting = Setting(folder=folder, file_bytes=2**20, direct=False, seconds=1)
     except SpecError as error:
         assert "\n" not in str(error) and "\x1b" not in str(error)
         assert "fio cannot take" in str(error)
@@ -72,11 +72,6 @@ def test_a_folder_whose_name_is_an_option_of_fio_runs_nothing(tmp_path):
     done = feedrate("baseline", folder, "--quick", "--size", "1MiB", "--out", tmp_path / "out", cwd=tmp_path)
     assert done.status == 2 and "fio cannot take the folder" in done.one_line()
     assert [path.name for path in tmp_path.iterdir()] == [folder.parent.name] and not any(folder.iterdir())
-    engine = ("--engine", "psync\nexec_prerun=touch PWNED")
-    done = feedrate(
-        "baseline", tmp_path / "plain", "--quick", *engine, "--out", tmp_path / "out", cwd=tmp_path
-    )
-    assert done.status == 2 and "--engine" in done.one_line() and not (tmp_path / "PWNED").exists()
 
 
 @pytest.mark.parametrize("name", ["-p", "--conf=/etc/passwd", "a\nb", "\x1b[31m"], ids=ascii)

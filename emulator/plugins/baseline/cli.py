@@ -32,8 +32,6 @@ ClientCounts = Annotated[
 PerHost = Annotated[int, typer.Option(min=1, help="Clients on a host, where it has as many ranks.")]
 Size = Annotated[str | None, typer.Option(help="Size of a job's file; default 1GiB.")]
 Runtime = Annotated[str | None, typer.Option(help="Measured time of one test; default 30s.")]
-Ramp = Annotated[str | None, typer.Option(help="Time before it, not counted; default 5s.")]
-Engine = Annotated[str, typer.Option(help="fio's ioengine.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave fio's files in DIR, or the pool's objects.")]
 Pool = Annotated[str | None, typer.Option("--pool", help="With rados: the pool.")]
 CephConf = Annotated[Path, typer.Option("--ceph-conf", help="With rados: the cluster's ceph.conf.")]
@@ -50,8 +48,6 @@ def baseline(
     per_host: PerHost = 1,
     size: Size = None,
     runtime: Runtime = None,
-    ramp: Ramp = None,
-    engine: Engine = "libaio",
     keep: Keep = False,
     pool: Pool = None,
     ceph_conf: CephConf = Path("/etc/ceph/ceph.conf"),
@@ -83,8 +79,6 @@ def baseline(
             counts=parse_list("--clients", clients) if clients else (),
             file_bytes=None if size is None else parse_bytes(size),
             seconds=seconds,
-            ramp_seconds=None if ramp is None else parse_seconds(ramp),
-            engine=engine,
             per_host=per_host,
             keep=keep,
             command=options.command_line(),

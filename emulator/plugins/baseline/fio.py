@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from emulator.errors import MissingError, SpecError, StorageError, storage_errors
 from emulator.files import Lock, write_whole
 from emulator.launch.child import ChildProcess
 from emulator.plugins.baseline.suites import MIB, Access, Task
 from emulator.record.result import Side
 
+ENGINE = "libaio"
 FILE_NAME = "job{}.dat"
 _FILE = re.compile(r"job(0|[1-9]\d{0,8})\.dat")
 _JOURNAL = "feedrate-files.json"
@@ -41,8 +44,6 @@ class Setting:
     """Folder with the files of this client."""
     file_bytes: int
     """Bytes of a job's file."""
-    engine: str = "libaio"
-    """fio's ioengine."""
     direct: bool = True
     """True to use O_DIRECT."""
     seconds: float
@@ -51,17 +52,17 @@ class Setting:
     """Seconds of ramp-up, before measurement."""
 
     def __post_init__(self) -> None:
-        """Refuse a folder or engine that fio would misread. Raises SpecError."""
-        _value("the folder", str(self.folder.resolve()))
-        _value("--engine", self.engine)
+        """Refuse a folder that fio would misread. Raises SpecError."""
+        _directory(self)
 
 
-def _value(what: str, text: str) -> str:
-    """Return `text` as the value of an option in a job file. Raises SpecError.
+def _directory(setting: Setting) -> str:
+    """Return the folder as the value of an option in a job file. Raises SpecError.
 
     fio cuts a value at ";" and "#", a line feed begins another option (exec_prerun runs a command), and "$"
     stands for variables and keywords; nothing escapes them. A colon separates folders and has an escape.
     """
+    text = str(setting.folder.resolve())
     try:
         text.encode()
         wrong = re.search(r"[\x00-\x1f\x7f;#$]|\s$", text)
@@ -69,7 +70,7 @@ def _value(what: str, text: str) -> str:
     except UnicodeEncodeError:
         found = "bytes that are not UTF-8"
     if found:
-        raise SpecError(f"fio cannot take {what} {text!r}: it holds {found}", "rename it")
+        raise SpecError(f"fio cannot take the folder {text!r}: it holds {found}", "rename it")
     return text.replace(":", "\\:")
 
 
@@ -103,11 +104,11 @@ def layout_file(setting: Setting, files: int) -> str:
 def _global(setting: Setting) -> list[str]:
     return [
         "[global]",
-        f"ioengine={_value('--engine', setting.engine)}",
+        f"ioengine={ENGINE}",
         f"direct={int(setting.direct)}",
         "thread=1",
         "iomem_align=2m",  # whole huge pages, where there are any
-        f"directory={_value('the folder', str(setting.folder.resolve()))}",
+        f"directory={_directory(setting)}",
         f"size={setting.file_bytes}",
         "group_reporting=1",
     ]
@@ -291,11 +292,7 @@ def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
     """Return the upper edge of the bin in which `share` of all counts is reached, as fio does."""
     merged: Counter[int] = Counter()
     for histogram in histograms:
-        for edge, count in histogram.items():
-            merged[int(edge)] += count
-    wanted, seen = share * sum(merged.values()), 0
-    for upper, number in sorted(merged.items()):
-        seen += number
-        if seen >= wanted:
-            return float(upper)
-    return 0.0
+        merged.update({int(edge): count for edge, count in histogram.items()})
+    edges = sorted(merged)
+    reached = np.cumsum([merged[edge] for edge in edges])
+    return float(edges[np.searchsorted(reached, share * reached[-1])]) if edges else 0.0

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from emulator.errors import SpecError, StorageError
 from emulator.plugins.baseline.clients import Plan, Say, Sides
 from emulator.plugins.baseline.fio import (
+    ENGINE,
     TOO_OLD,
     FioFiles,
     Setting,
@@ -110,7 +111,7 @@ class FioPlan(Plan):
                 "file_bytes": setting.file_bytes,
                 "seconds": setting.seconds,
                 "ramp_seconds": setting.ramp_seconds,
-                "engine": setting.engine,
+                "engine": ENGINE,
             },
             "dataset": {"path": str(setting.folder)},
             "storage": {"cache": "cold" if setting.direct else "warm", "direct": setting.direct},
@@ -154,8 +155,6 @@ def fio_plan(
     per_host: int = 1,
     file_bytes: int | None = None,
     seconds: float | None = None,
-    ramp_seconds: float | None = None,
-    engine: str = "libaio",
     keep: bool = False,
     command: Sequence[str] = (),
     label: str = "",
@@ -169,9 +168,8 @@ def fio_plan(
         setting=Setting(
             folder=folder,
             file_bytes=effort.file_bytes if file_bytes is None else file_bytes,
-            engine=engine,
             seconds=effort.seconds if seconds is None else seconds,
-            ramp_seconds=effort.ramp_seconds if ramp_seconds is None else ramp_seconds,
+            ramp_seconds=effort.ramp_seconds,
         ),
         counts=tuple(counts),
         per_host=per_host,
