@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,6 @@ import typer
 from emulator import live
 from emulator.cli import options
 from emulator.config.checkpoint import (
-    CheckpointModel,
     checkpoint_models,
     load_checkpoint_model,
     parameters,
@@ -23,10 +21,10 @@ from emulator.config.reader import to_plain
 from emulator.errors import SpecError
 from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob
 from emulator.plugins.checkpoint.start import run_checkpoint
+from emulator.report.table import Cell, Column, Table
+from emulator.report.terminal import print_blocks
 from emulator.run.preflight import Rules
 from emulator.units import show_bytes
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,30 +112,13 @@ def _show_models() -> None:
     if live.for_programs():
         live.answer([{**to_plain(model), "parameters": parameters(model.shape)} for model in known])
         return
-    rows = list(_size_rows(known))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]
-        typer.echo("  ".join(cells).rstrip())
-    typer.echo("PUBLISHED is in GiB: MLPerf Storage v2.0, rules, table 2.")
-    typer.echo("Its 18,000 for 1T is a misprint: runs published under v3.0 report 15,426.6.")
-
-
-def _size_rows(models: list[CheckpointModel]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a table of models, smallest first: computed and published sizes, as text."""
-    yield ("MODEL", "PARAMETERS", "RANKS", "BYTES", "GiB", "PUBLISHED", "DIFFERS", "8 RANKS", "PUBLISHED")
-    for model in sorted(models, key=lambda model: parameters(model.shape)):
-        spread, published = model.parallelism, model.published
-        whole = total(model, spread.data, spread.ranks)
-        subset = total(model, spread.data, min(HOST_RANKS, spread.ranks))
-        yield (
-            model.name,
-            f"{parameters(model.shape) / 1e9:,.2f}e9",
-            f"{spread.tensor}x{spread.pipeline}x{spread.data}, ZeRO {spread.zero}",
-            show_bytes(whole),
-            f"{whole / GIB:,.1f}",
-            f"{published.size / GIB:,.0f}" if published else "",
-            f"{whole / published.size - 1:+.1%}" if published else "",
-            f"{subset / GIB:,.1f}",
-            f"{published.subset / GIB:,.0f}" if published else "",
-        )
+    rows: list[tuple[Cell, ...]] = []
+    for model in sorted(known, key=lambda model: parameters(model.shape)):
+        spread = model.parallelism
+        whole, host = (total(model, spread.data, ranks) for ranks in (spread.ranks, HOST_RANKS))
+        how = f"{spread.tensor} x {spread.pipeline} x {spread.data}, ZeRO {spread.zero}"
+        count = f"{parameters(model.shape) / 1e9:,.2f}e9"
+        rows.append((model.name, count, how, show_bytes(whole), show_bytes(host)))
+    heads = ("parameters", "ranks: tensor x pipeline x data", "checkpoint", f"of {HOST_RANKS} ranks")
+    columns = (Column("model", align="left"), *map(Column, heads))
+    print_blocks([Table(caption="", columns=columns, rows=tuple(rows))])
