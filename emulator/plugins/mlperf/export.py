@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ from emulator.config.workload import Workload, load_workload, stored_workload
 from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
 from emulator.plugins.mlperf.agreement import stated_config
-from emulator.plugins.mlperf.config import parse_overrides
+from emulator.plugins.mlperf.config import Config, parse_overrides
 from emulator.plugins.mlperf.results import read_documents
 from emulator.plugins.mlperf.rules import VERSIONS, Check, self_check, version_for
 from emulator.plugins.mlperf.summary import GIB, MIB
@@ -47,13 +47,17 @@ MEASURED = ("run", "sweep")
 LEAST_STEPS = 3
 """Steps of an epoch below which v2.0's throughput is undefined."""
 
-_ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
-_CLOSED = {*_ALWAYS, "checkpoint.mode"}
-"""Overrides of exports that CLOSED allows: the division that a run is of follows from its own."""
-_COUNTS = ("num_checkpoints_write", "num_checkpoints_read")
 Kind = Literal["training", "checkpointing"]
 _PLACES: dict[Kind, str] = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
 """mlpstorage's argument for the folder that was read or written."""
+_COUNTS = ("num_checkpoints_write", "num_checkpoints_read")
+"""mlpstorage's arguments that the section `checkpoint` of the configuration repeats."""
+_ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
+"""Parameters of a training that are overrides whatever their value."""
+_CLOSED = {*_ALWAYS, "checkpoint.mode"}
+"""Overrides that CLOSED allows."""
+_VERBS = {"save": "write", "load": "read"}
+"""DLIO's word for making or reading a checkpoint -> feedrate's."""
 
 
 def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
@@ -66,43 +70,22 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
         raise SpecError(f"{out} is incomplete", "only whole results are exported")
     check_out(folder, force=False, hint="choose another --out")
     version = rules or version_for(result)
-    runs, runs_folder = _runs(out, result, version), folder / "results" / _place(result)
+    runs = _runs(out, result, version)
     trained = result.kind in MEASURED
     published = [run.summary["metric"]["train_au_mean_percentage"] / 100 for run in runs] if trained else None
     checks = self_check(result, version=version, au=published)
-    checker = VERSIONS[version].checker
-    notice = [
-        f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
-        "This is not an official MLPerf Storage submission: that needs MLPerf's own code, rules and review.",
-        "Fields and units are those of MLPerf Storage: its MB is 2^20 bytes, its GB 2^30.",
-        *([f"Numbers of rules are those of {checker}."] if checker else []),
-    ]
+    told = [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    taken: set[str] = set()
     try:
-        for number, run in enumerate(runs):
-            name = _file_name(run.name.rpartition("/")[2])
-            while name in taken:
-                name = f"{name}_{number}"
-            taken.add(name)
-            write_run(run, runs_folder / name)
-        told = [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
+        for name, run in _named(runs).items():
+            write_run(run, folder / "results" / _place(result) / name)
         write_json(folder / CHECK, told)
-        text = "\n\n".join("\n".join(lines) for lines in (notice, *(check.lines for check in checks)))
-        write_whole(folder / NOTICE, f"{text}\n")
+        write_whole(folder / NOTICE, _notice(result, checks))
     except StorageError:  # half an export would be in the way of the next
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return checks
-
-
-def _place(result: RunResult) -> Path:
-    """Return the folder of the runs below `results`."""
-    name = str(result.workload.get("name") or result.kind)
-    if result.kind == "checkpoint":
-        return Path("checkpointing", _file_name(name))
-    return Path("training", _file_name(_model_and_accelerator(name)[0]), "run")
 
 
 def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
@@ -117,11 +100,53 @@ def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
         runs = read_documents(out, result)
         return [run if run.layout == "v2.0" or not result.points else _for_newer(run, result) for run in runs]
     if result.kind == "checkpoint":
-        return [checkpoint_run(result)]
+        return [_checkpoint_run(result)]
     if result.kind in MEASURED:
-        return training_runs(out, result, version)
+        return _training_runs(out, result, version)
     kinds = "only runs, sweeps, checkpoints and imports are exported"
     raise SpecError(f"{out} is of the kind {result.kind}", kinds)
+
+
+def _named(runs: Sequence[RunFolder]) -> dict[str, RunFolder]:
+    """Return the runs by the name of a folder for each."""
+    named: dict[str, RunFolder] = {}
+    for number, run in enumerate(runs):
+        name = _file_name(run.name.rpartition("/")[2])
+        while name in named:
+            name = f"{name}_{number}"
+        named[name] = run
+    return named
+
+
+def _place(result: RunResult) -> Path:
+    """Return the folder of the runs below `results`."""
+    name = str(result.workload.get("name") or result.kind)
+    if result.kind == "checkpoint":
+        return Path("checkpointing", _file_name(name))
+    return Path("training", _file_name(_model_and_accelerator(name)[0]), "run")
+
+
+def _notice(result: RunResult, checks: Sequence[Check]) -> str:
+    """Return the text that says what the folder is, and which rules are met."""
+    checker = VERSIONS[checks[0].version].checker
+    first = [
+        f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
+        "This is not an official MLPerf Storage submission: that needs MLPerf's own code, rules and review.",
+        "Fields and units are those of MLPerf Storage: its MB is 2^20 bytes, its GB 2^30.",
+        *([f"Numbers of rules are those of {checker}."] if checker else []),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in (first, *(check.lines for check in checks))) + "\n"
+
+
+def _file_name(name: str) -> str:
+    """Return `name` as one part of a path: results may hold any text."""
+    return re.sub(r"[^\w-]", "_", name)[:80] or "run"
+
+
+def _model_and_accelerator(name: str) -> tuple[str, str]:
+    """Split a workload's name: unet3d and h100 of unet3d-h100."""
+    model, _, accelerator = name.replace("_", "-").partition("-")
+    return model, accelerator
 
 
 def _for_newer(run: RunFolder, result: RunResult) -> RunFolder:
@@ -142,107 +167,184 @@ def _for_newer(run: RunFolder, result: RunResult) -> RunFolder:
     return replace(run, metadata={file: {**value, ADDED: True} for file, value in metadata.items()})
 
 
-def _file_name(name: str) -> str:
-    """Return `name` as one part of a path: results may hold any text."""
-    return re.sub(r"[^\w-]", "_", name)[:80] or "run"
+# ---- What every run has.
 
 
-def _model_and_accelerator(name: str) -> tuple[str, str]:
-    """Split a workload's name: unet3d and h100 of unet3d-h100."""
-    model, _, accelerator = name.replace("_", "-").partition("-")
-    return model, accelerator
+def _run_folder(
+    kind: Kind,
+    result: RunResult,
+    config: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    start: datetime,
+    summary: Mapping[str, Any],
+) -> RunFolder:
+    """Return the documents of a run that feedrate made, without those of its ranks."""
+    name, workload = start.strftime("%Y%m%d_%H%M%S"), str(result.workload["name"])
+    place = str(result.dataset.get("path", ""))
+    return RunFolder(
+        name=name,
+        layout="v2.0",
+        summary=summary,
+        metadata=_metadata(kind, name, workload, summary["num_accelerators"], config, overrides, place),
+        configs={
+            "config.yaml": {"workload": config},
+            "hydra.yaml": {"hydra": {}},
+            "overrides.yaml": [
+                f"workload={workload.replace('-', '_')}",
+                *(f"++workload.{key}={value}" for key, value in overrides.items()),
+            ],
+        },
+    )
 
 
-def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
-    """Make the documents of each point of a run or a sweep, in order.
+def _metadata(
+    kind: Kind,
+    name: str,
+    workload: str,
+    ranks: int,
+    config: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    place: str,
+) -> dict[str, Any]:
+    """Return KIND_NAME_metadata.json, in the fields that v3.0's tools read and v2.0's look for.
+
+    `place` is the folder that was read or written. The run is of the division that its overrides allow.
+    """
+    model, accelerator = _model_and_accelerator(workload) if kind == "training" else (workload, "")
+    asked = {key: value for key, value in config.get("checkpoint", {}).items() if key in _COUNTS}
+    arguments = {"model": model, "num_processes": ranks, _PLACES[kind]: place, "results_dir": "results"}
+    return {
+        f"{kind}_{name}_metadata.json": {
+            "benchmark_type": kind,
+            "model": model,
+            "command": "run",
+            "run_datetime": name,
+            "num_processes": ranks,
+            "accelerator": accelerator or None,
+            "args": {**arguments, **asked},
+            "parameters": config,
+            "override_parameters": overrides,
+            "verification": "closed" if set(overrides) <= _CLOSED else "open",
+            "made_by": "feedrate: not an official MLPerf Storage submission",
+        }
+    }
+
+
+def _summary(
+    result: RunResult, start: datetime, seconds: float, ranks: int, hosts: Sequence[str], cores: Sequence[int]
+) -> dict[str, Any]:
+    """Return the fields of a summary that describe the run and its hosts."""
+    memory = result.environment.get("memory_of_hosts") or {}
+    return {
+        "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
+        "start": _time(start, 0.0),
+        "end": _time(start, seconds),
+        "num_accelerators": ranks,
+        "num_hosts": len(hosts) or 1,
+        "hostname": hosts[0] if hosts else "",
+        "host_cpu_count": cores,
+        "host_processor_name": str(result.environment.get("cpu", "")),
+        "host_cpuinfo": {},
+        "host_meminfo": {},
+        "host_memory_GB": [memory[host] / GIB for host in hosts if host in memory],
+    }
+
+
+def _begun(result: RunResult, seconds: float) -> datetime:
+    """Return when a result was begun that took `seconds`: it was written at its end."""
+    return datetime.fromisoformat(result.created).replace(tzinfo=None) - timedelta(seconds=seconds)
+
+
+def _time(start: datetime, seconds: float) -> str:
+    return (start + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
+
+
+# ---- Trainings.
+
+
+def _training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
+    """Make the documents of each point of a run or a sweep, in order, by the formulas of `version`.
 
     Raises SpecError when a point lacks steps of a rank, or has no epoch that is long enough; StorageError.
     """
     workload = stored_workload(result.workload)
     if not workload.accelerator.step_seconds:
         raise SpecError(f"{out}: the workload does not compute", "MLPerf Storage's figures need a step time")
-    sync = workload.training.sync
-    start = _ended(result) - timedelta(seconds=math.ceil(sum(point.seconds for point in result.points)))
+    start = _begun(result, math.ceil(sum(point.seconds for point in result.points)))
     runs = []
     for number, point in enumerate(result.points):
-        rows = read_steps(out, number)
-        counts = np.unique(rows["rank"], return_counts=True)[1]
-        if len(counts) != point.ranks or len(set(counts.tolist())) != 1:
-            raise SpecError(f"{out} has not the same steps of all {point.ranks} ranks", "run it again")
-        # In the processes' time, as DLIO's own processes would have measured it, where the log has that.
-        trained = here(rows, sync)
-        rows = rows if trained is None else trained
-        first = rows[rows["rank"] == rows["rank"][0]]
-        longest = int(np.unique(first["epoch"], return_counts=True)[1].max())
-        if longest < LEAST_STEPS:
-            what = f"{out} has epochs of {longest} steps"
-            raise SpecError(what, f"MLPerf's formulas need {LEAST_STEPS} at least")
-        runs.append(training_run(result, workload, number, rows, start, version))
+        rows = _whole_steps(out, number, point.ranks, workload)
+        runs.append(_training_run(result, workload, number, rows, start, version))
         start += timedelta(seconds=math.ceil(point.seconds))
     return runs
 
 
-def training_run(
+def _whole_steps(out: Path, number: int, ranks: int, workload: Workload) -> Steps:
+    """Read the rows of a point. Raises SpecError when they make no document, StorageError."""
+    rows = read_steps(out, number)
+    counts = np.unique(rows["rank"], return_counts=True)[1]
+    if len(counts) != ranks or len(set(counts.tolist())) != 1:
+        raise SpecError(f"{out} has not the same steps of all {ranks} ranks", "run it again")
+    # In the processes' time, as DLIO's own processes would have measured it, where the log has that.
+    trained = here(rows, workload.training.sync)
+    rows = rows if trained is None else trained
+    first = rows[rows["rank"] == rows["rank"][0]]
+    longest = int(np.unique(first["epoch"], return_counts=True)[1].max())
+    if longest < LEAST_STEPS:
+        what = f"{out} has epochs of {longest} steps"
+        raise SpecError(what, f"MLPerf's formulas need {LEAST_STEPS} at least")
+    return rows
+
+
+def _training_run(
     result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime, version: str
 ) -> RunFolder:
-    """Make the documents of point `number`, begun at `start`, from its steps by the formulas of `version`.
+    """Make the documents of point `number`, begun at `start`, from its steps.
 
-    Epochs too short for them are left out.
+    Epochs that are too short for the formulas are left out.
     """
-    point = result.points[number]
-    counted = 1 if version == "v3.0" else 2
-    logs, stats = _logs(rows, start, workload.loader.batch_size, counted)
-    summary = _training_summary(result, workload, point, logs, start)
-    hostnames = [host.host for host in point.hosts for _ in range(host.ranks)]
+    batch, skips = workload.loader.batch_size, 1 if version == "v3.0" else 2
+    logs: dict[str, dict[str, Any]] = {}
+    stats: dict[str, dict[str, Any]] = {}
+    for rank in np.unique(rows["rank"]).tolist():
+        mine = rows[rows["rank"] == rank]
+        parts = [mine[mine["epoch"] == epoch] for epoch in np.unique(mine["epoch"])]
+        long = [part for part in parts if len(part) >= LEAST_STEPS]
+        logs[str(rank)] = {str(n): _epoch_log(part, batch, skips) for n, part in enumerate(long, 1)}
+        stats[str(rank)] = {str(n): _epoch_span(part, start) for n, part in enumerate(long, 1)}
+    summary = _training_summary(result, workload, result.points[number], logs.values(), start)
     config = _training_config(result, workload, number, summary["epochs"])
     run = _run_folder("training", result, config, _overrides(config, workload), start, summary)
-    return replace(
-        run,
-        epochs={str(rank): spans for rank, spans in stats.items()},
-        logs={str(rank): {**log, "hostname": hostnames[rank]} for rank, log in logs.items()},
-    )
+    names = [host.host for host in result.points[number].hosts for _ in range(host.ranks)]
+    named = {rank: {**log, "hostname": names[int(rank)]} for rank, log in logs.items()}
+    return replace(run, epochs=stats, logs=named)
 
 
-Documents = dict[int, dict[str, Any]]
-"""Rank -> epoch, counted from 1, as text -> what DLIO writes of it."""
+def _epoch_log(part: Steps, batch: int, skips: int) -> dict[str, Any]:
+    """Return what DLIO logs of one rank's epoch. Throughput counts all of its steps but `skips`."""
+    proc = part["wait"] + part["compute"] + part["overshoot"]
+    rest = float(durations(part).sum()) - float(proc[0])
+    return {
+        "load": {"block1": part["wait"].tolist()},
+        "proc": {"block1": proc.tolist()},
+        "compute": {"block1": part["compute"].tolist()},
+        "au": {"block1": 100 * float(part["compute"][1:].sum()) / rest},
+        "throughput": {"block1": (len(part) - skips) * batch / rest},
+    }
 
 
-def _logs(rows: Steps, start: datetime, batch: int, counted: int) -> tuple[Documents, Documents]:
-    """Return the log of each rank, and the times of its epochs.
-
-    Throughput counts all steps of an epoch but `counted`. Epochs that are too short for it are left out.
-    """
-    logs: Documents = {}
-    stats: Documents = {}
-    for rank in np.unique(rows["rank"]).tolist():
-        log, spans = logs.setdefault(rank, {}), stats.setdefault(rank, {})
-        mine = rows[rows["rank"] == rank]
-        for epoch in np.unique(mine["epoch"]):
-            part = mine[mine["epoch"] == epoch]
-            if len(part) < LEAST_STEPS:
-                continue
-            proc = part["wait"] + part["compute"] + part["overshoot"]
-            seconds = durations(part)
-            rest = float(seconds.sum()) - float(proc[0])
-            begin, end = float(part["begin"][0]), float(part["begin"][-1] + seconds[-1])
-            span = {"start": _time(start, begin), "end": _time(start, end), "duration": f"{end - begin:.2f}"}
-            key = str(len(log) + 1)
-            spans[key] = {**span, "block1": dict(span)}
-            log[key] = {
-                "load": {"block1": part["wait"].tolist()},
-                "proc": {"block1": proc.tolist()},
-                "compute": {"block1": part["compute"].tolist()},
-                "au": {"block1": 100 * float(part["compute"][1:].sum()) / rest},
-                "throughput": {"block1": (len(part) - counted) * batch / rest},
-            }
-    return logs, stats
+def _epoch_span(part: Steps, start: datetime) -> dict[str, Any]:
+    """Return the times of one rank's epoch, which is one block."""
+    begin, end = float(part["begin"][0]), float(part["begin"][-1] + durations(part)[-1])
+    span = {"start": _time(start, begin), "end": _time(start, end), "duration": f"{end - begin:.2f}"}
+    return {**span, "block1": dict(span)}
 
 
 def _training_summary(
-    result: RunResult, workload: Workload, point: Point, logs: Documents, start: datetime
+    result: RunResult, workload: Workload, point: Point, logs: Iterable[Mapping[str, Any]], start: datetime
 ) -> dict[str, Any]:
-    """Return summary.json of a training with these logs. Raises SpecError."""
-    epochs = [list(log.values()) for log in logs.values()]
+    """Return summary.json of a training with these logs."""
+    epochs = [list(log.values()) for log in logs]
     au = np.array([[epoch["au"]["block1"] for epoch in log] for log in epochs]).mean(axis=0)
     rate = np.array([[epoch["throughput"]["block1"] for epoch in log] for log in epochs]).sum(axis=0)
     sample_mib = point.bytes / point.samples / MIB
@@ -305,13 +407,14 @@ def _training_config(result: RunResult, workload: Workload, number: int, epochs:
 
 
 def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """Dotted key -> value of what differs from the published workload of this name, or may always differ.
+    """Return dotted key -> value of what differs from the published workload of this name, and of `_ALWAYS`.
 
     What is not there is as published, as far as MLPerf's own checkers look.
     """
-    known = load_workload(workload.name) if workload.name in names("workloads") else None
-    published: dict[str, Any] = {}
-    if known is not None:
+    flat = dict(Config("", config).leaves())
+    differ = ["reader.data_loader"] * (flat["reader.data_loader"] != "pytorch")
+    if workload.name in names("workloads"):
+        known = load_workload(workload.name)
         published = {
             "dataset.format": known.sample.format,
             "dataset.num_samples_per_file": known.sample.samples_per_file,
@@ -321,14 +424,7 @@ def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
             "train.computation_time": known.accelerator.step_seconds,
             "metric.au": known.training.au_threshold,
         }
-    flat = {
-        f"{section}.{key}": value
-        for section, table in config.items()
-        if isinstance(table, dict)
-        for key, value in table.items()
-    }
-    differ = [key for key, value in published.items() if not _alike(flat[key], value)]
-    differ += ["reader.data_loader"] * (flat["reader.data_loader"] != "pytorch")
+        differ = [key for key, value in published.items() if not _alike(flat[key], value)] + differ
     return {key: flat[key] for key in (*_ALWAYS, *differ) if "=" not in str(flat[key])}
 
 
@@ -339,75 +435,14 @@ def _alike(value: Any, published: Any) -> bool:
     return bool(value == published)
 
 
-def _run_folder(
-    kind: Kind,
-    result: RunResult,
-    config: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    start: datetime,
-    summary: Mapping[str, Any],
-) -> RunFolder:
-    """Return the documents of a run that feedrate made, without those of its ranks."""
-    name, workload = start.strftime("%Y%m%d_%H%M%S"), str(result.workload["name"])
-    place = str(result.dataset.get("path", ""))
-    return RunFolder(
-        name=name,
-        layout="v2.0",
-        summary=summary,
-        metadata=_metadata(kind, name, workload, summary["num_accelerators"], config, overrides, place),
-        configs={
-            "config.yaml": {"workload": config},
-            "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [
-                f"workload={workload.replace('-', '_')}",
-                *(f"++workload.{key}={value}" for key, value in overrides.items()),
-            ],
-        },
-    )
+# ---- Checkpoints.
 
 
-def _metadata(
-    kind: Kind,
-    name: str,
-    workload: str,
-    ranks: int,
-    config: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    place: str,
-) -> dict[str, Any]:
-    """Return KIND_NAME_metadata.json, in the fields that v3.0's tools read and v2.0's look for.
-
-    `place` is the folder that was read or written.
-    """
-    model, accelerator = _model_and_accelerator(workload) if kind == "training" else (workload, "")
-    return {
-        f"{kind}_{name}_metadata.json": {
-            "benchmark_type": kind,
-            "model": model,
-            "command": "run",
-            "run_datetime": name,
-            "num_processes": ranks,
-            "accelerator": accelerator or None,
-            "args": {
-                "model": model,
-                "num_processes": ranks,
-                _PLACES[kind]: place,
-                "results_dir": "results",
-                **{key: value for key, value in config.get("checkpoint", {}).items() if key in _COUNTS},
-            },
-            "parameters": config,
-            "override_parameters": overrides,
-            "verification": "closed" if set(overrides) <= _CLOSED else "open",
-            "made_by": "feedrate: not an official MLPerf Storage submission",
-        }
-    }
-
-
-def checkpoint_run(result: RunResult) -> RunFolder:
+def _checkpoint_run(result: RunResult) -> RunFolder:
     """Make the documents of a checkpoint run."""
     first, last = result.checkpoints[0], result.checkpoints[-1]
     seconds = last.began + last.seconds + last.commit_seconds
-    start = _ended(result) - timedelta(seconds=seconds)
+    start = _begun(result, seconds)
     hosts = list(result.environment.get("hosts", ()))
     cores = [int(result.environment.get("cores", 0))] * first.hosts
     summary = {
@@ -426,10 +461,11 @@ def checkpoint_run(result: RunResult) -> RunFolder:
 
 def _by_verb(result: RunResult) -> dict[str, list[Checkpoint]]:
     """Return DLIO's verb -> checkpoints, where there are any."""
-    found: dict[str, list[Checkpoint]] = {}
-    for made in result.checkpoints:
-        found.setdefault({"write": "save", "read": "load"}[made.direction], []).append(made)
-    return found
+    found = {
+        verb: [made for made in result.checkpoints if made.direction == direction]
+        for verb, direction in _VERBS.items()
+    }
+    return {verb: chosen for verb, chosen in found.items() if chosen}
 
 
 def _checkpoint_metric(result: RunResult) -> dict[str, float]:
@@ -496,31 +532,3 @@ def _checkpoint_config(result: RunResult) -> dict[str, Any]:
             "mode": "subset" if workload["subset"] else "default",
         },
     }
-
-
-def _summary(
-    result: RunResult, start: datetime, seconds: float, ranks: int, hosts: Sequence[str], cores: Sequence[int]
-) -> dict[str, Any]:
-    """Return the fields of a summary that describe the run and its hosts."""
-    memory = result.environment.get("memory_of_hosts") or {}
-    return {
-        "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
-        "start": _time(start, 0.0),
-        "end": _time(start, seconds),
-        "num_accelerators": ranks,
-        "num_hosts": len(hosts) or 1,
-        "hostname": hosts[0] if hosts else "",
-        "host_cpu_count": cores,
-        "host_processor_name": str(result.environment.get("cpu", "")),
-        "host_cpuinfo": {},
-        "host_meminfo": {},
-        "host_memory_GB": [memory[host] / GIB for host in hosts if host in memory],
-    }
-
-
-def _ended(result: RunResult) -> datetime:
-    return datetime.fromisoformat(result.created).replace(tzinfo=None)
-
-
-def _time(start: datetime, seconds: float) -> str:
-    return (start + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
