@@ -111,9 +111,8 @@ def test_as_hydra_saves_it_and_as_a_folder_of_configurations(tmp_path):
 
 def test_the_command_writes_a_workload_and_a_recipe(tmp_path):
     (tmp_path / "unet3d_h100.yaml").write_text(UNET3D)
-    (tmp_path / "overrides.yaml").write_text("- workload=unet3d_h100\n- ++workload.train.epochs=2\n")
     out, recipe = tmp_path / "mine.toml", tmp_path / "recipe.toml"
-    more = ("--overrides", tmp_path / "overrides.yaml", "--override", "reader.batch_size=8")
+    more = ("--override", "++workload.train.epochs=2", "--override", "reader.batch_size=8")
     done = feedrate("import", tmp_path / "unet3d_h100.yaml", "--out", out, "--recipe", recipe, *more)
     assert done.status == 0, done.err
     assert "reader.colour = blue: unknown" in done.out

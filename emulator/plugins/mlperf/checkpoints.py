@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from emulator.errors import SpecError
 from emulator.plugins.mlperf.agreement import documents, of_checkpoints, stated_config
 from emulator.plugins.mlperf.from_yaml import checkpoint_model
 from emulator.plugins.mlperf.summary import GIB, CheckpointMetric, Machines, read_machines, read_metric
-from emulator.plugins.mlperf.tree import RunFolder
+from emulator.plugins.mlperf.tree import Imported, RunFolder
 from emulator.record.result import Checkpoint, RunResult, new_result
 from emulator.record.steps import STEP, Steps
 
@@ -28,43 +28,34 @@ _LONGEST = 1e9  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedCheckpoints:
+class ImportedCheckpoints(Imported):
     """A checkpoint run with its writes and reads."""
 
-    run: RunFolder
     workload: Mapping[str, Any]
     """The model and its parallelism, as in a result of the kind checkpoint."""
     machines: Machines
     start: datetime
     checkpoints: tuple[Checkpoint, ...]
     """`began` counts from the start of this run."""
-    said: tuple[str, ...]
-    """Sentences on documents that were left out, are missing, or do not agree."""
 
     @property
     def group(self) -> object:
-        """Equal for runs of one result: its writes and its reads may be two runs."""
+        # Its writes and its reads may be two runs.
         return self.run.name.rpartition("/")[0], repr(self.workload["shape"]), self.machines.num_accelerators
 
     @property
     def order(self) -> str:
-        """Return the key that sorts the runs of a result: writes come before the reads of what they wrote."""
-        return self.start.isoformat()
+        return self.start.isoformat()  # writes come before the reads of what they wrote
 
     @property
     def named(self) -> tuple[str, str]:
-        """Return the name of the model, and what distinguishes it from another group of this name."""
         return str(self.workload["name"]), f"{self.machines.num_accelerators}-ranks"
 
     @property
     def line(self) -> str:
-        """Return the run in one line for people."""
         return f"{self.machines.num_accelerators} ranks, {self.run.name}: {len(self.checkpoints)} checkpoints"
 
-    def result(
-        self, name: str, runs: Sequence[ImportedCheckpoints], command: Sequence[str]
-    ) -> tuple[RunResult, Steps]:
-        """Join `runs`, of which this is the first, into a result. It has no steps."""
+    def result(self, name: str, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
         machines = self.machines
         memory = sum(machines.memory) // machines.num_hosts
         checkpoints = []

@@ -12,7 +12,6 @@ from emulator import live
 from emulator.cli import options
 from emulator.config.checkpoint import CheckpointModel
 from emulator.config.reader import to_plain
-from emulator.plugins.mlperf.config import read_overrides
 from emulator.plugins.mlperf.export import CHECK, export_result
 from emulator.plugins.mlperf.from_yaml import import_yaml
 from emulator.plugins.mlperf.results import Imports, import_folder, write_imports
@@ -31,9 +30,6 @@ def import_(
     override: Annotated[
         list[str] | None,
         typer.Option("--override", metavar="KEY=VALUE", help="As Hydra's: reader.batch_size=8; repeatable."),
-    ] = None,
-    overrides: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A list of them: overrides.yaml.")
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a recipe for the YAML's dataset, too.")
@@ -64,8 +60,7 @@ def import_(
         TRACES.load(trace)(path, out, workload, force)
         return
     if not path.is_dir():
-        texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
-        written = import_yaml(path, out, texts, recipe, force=force)
+        written = import_yaml(path, out, override or (), recipe, force=force)
         if isinstance(written, CheckpointModel):
             _show_model(written, out)
         else:

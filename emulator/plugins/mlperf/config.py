@@ -56,18 +56,6 @@ class Overrides:
     """Overrides of Hydra itself or of other groups."""
 
 
-def read_overrides(path: Path) -> list[str]:
-    """Read the list in an overrides.yaml. Raises SpecError, StorageError."""
-    texts = read_yaml(path)
-    if texts is None:
-        return []
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise SpecError(
-            f"{path}: not a list of overrides", "its lines are like - ++workload.reader.batch_size=8"
-        )
-    return texts
-
-
 def parse_overrides(texts: Sequence[str]) -> Overrides:
     """Parse overrides, in order. Raises SpecError."""
     if len(texts) > _MOST_OVERRIDES:

@@ -13,50 +13,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import SpecError, StorageError
 from emulator.plugins.mlperf.checkpoints import read_checkpoints
 from emulator.plugins.mlperf.summary import trains
 from emulator.plugins.mlperf.trainings import import_run
-from emulator.plugins.mlperf.tree import RunFolder, find_runs, read_run, why_no_run
+from emulator.plugins.mlperf.tree import Imported, RunFolder, find_runs, read_run, why_no_run
 from emulator.record.out import ResultFolder, check_out, read_result, remove_result
 from emulator.record.result import RunResult
 from emulator.record.steps import Steps
 
 DOCUMENTS = "mlperf-{:05}.json"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
-
-
-class Imported(Protocol):
-    """An imported run: ImportedTraining or ImportedCheckpoints."""
-
-    @property
-    def run(self) -> RunFolder: ...
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """What was left out of its documents, is missing, or does not agree."""
-
-    @property
-    def group(self) -> object:
-        """Equal for runs of one result."""
-
-    @property
-    def order(self) -> str:
-        """The key that sorts the runs of a result."""
-
-    @property
-    def named(self) -> tuple[str, str]:
-        """The name of its result, and what distinguishes it from another group of this name."""
-
-    @property
-    def line(self) -> str:
-        """The run in one line for people."""
-
-    def result(self, name: str, runs: Sequence[Any], command: Sequence[str]) -> tuple[RunResult, Steps]:
-        """Join `runs`, of which this is the first, into the result `name`, and their steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import wraps
+from statistics import fmean
 from typing import Any, Literal
 
 from emulator.config.catalog import names
@@ -166,7 +167,7 @@ class TrainedRun:
     size: int | None
     """Bytes of the dataset."""
     samples_per_file: int | None
-    version: str | None = ""
+    version: str | None
     """Version of an imported run; empty: the run is feedrate's."""
 
 
@@ -200,32 +201,30 @@ class TrainingRuns:
 def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun:
     """Return the facts of point `number`: an import states them for each run."""
     point = result.points[number]
-    if au is None:
-        au = point.au if point.au_here is None else point.au_here
     imported = result.environment.get("imported")
     if isinstance(imported, list) and len(imported) == len(result.points):
-        run = imported[number]
-        epochs = run.get("au_published") or [au]
-        return TrainedRun(
-            point=point,
-            au=sum(epochs) / len(epochs),
-            seed=run.get("seed"),
-            saved=run.get("saved"),
-            memory=run.get("memory_bytes"),
-            size=run.get("dataset_bytes"),
-            samples_per_file=run.get("samples_per_file"),
-            version=run.get("version"),
-        )
-    memory: dict[str, int] = result.environment.get("memory_of_hosts") or {}
-    hosts = [memory.get(host.host, 0) for host in point.hosts]
+        facts: Mapping[str, Any] = imported[number]
+    else:
+        memory = result.environment.get("memory_of_hosts") or {}
+        hosts = [memory.get(host.host, 0) for host in point.hosts]
+        facts = {
+            "seed": result.workload["training"]["shuffle_seed"] + number,
+            "saved": False,
+            "memory_bytes": sum(hosts) if hosts and all(hosts) else None,
+            "dataset_bytes": result.dataset.get("bytes"),
+            "samples_per_file": result.dataset.get("samples_per_file"),
+            "version": "",
+        }
+    own = point.au if point.au_here is None else point.au_here
     return TrainedRun(
         point=point,
-        au=au,
-        seed=result.workload["training"]["shuffle_seed"] + number,
-        saved=False,
-        memory=sum(hosts) if hosts and all(hosts) else None,
-        size=result.dataset.get("bytes"),
-        samples_per_file=result.dataset.get("samples_per_file"),
+        au=fmean(facts.get("au_published") or [own if au is None else au]),
+        seed=facts.get("seed"),
+        saved=facts.get("saved"),
+        memory=facts.get("memory_bytes"),
+        size=facts.get("dataset_bytes"),
+        samples_per_file=facts.get("samples_per_file"),
+        version=facts.get("version"),
     )
 
 

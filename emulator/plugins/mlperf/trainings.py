@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from emulator.plugins.mlperf.config import Config
 from emulator.plugins.mlperf.figures import HIDDEN_SHARE, OVERSLEPT, Figures, recompute
 from emulator.plugins.mlperf.logs import check_logs, epoch_seconds, read_blocks, step_rows
 from emulator.plugins.mlperf.summary import PublishedTraining, read_published
-from emulator.plugins.mlperf.tree import RunFolder
+from emulator.plugins.mlperf.tree import Imported, RunFolder
 from emulator.plugins.mlperf.workload import convert
 from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
 from emulator.record.steps import STEP, Steps
@@ -31,43 +31,33 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedTraining:
+class ImportedTraining(Imported):
     """A training run with its published and recomputed figures."""
 
-    run: RunFolder
     published: PublishedTraining
     workload: Workload
     figures: Figures
     rows: Steps
     """Steps of the run as point 0; empty without logs."""
-    said: tuple[str, ...]
-    """What was left out of its documents, is missing, or does not agree."""
 
     @property
     def group(self) -> object:
-        """Equal for runs of one result."""
         spec = self.workload
         return self.run.system, spec.sample, spec.loader.batch_size, spec.accelerator
 
     @property
     def order(self) -> str:
-        """Return the key that sorts the runs of a result."""
         return self.run.name
 
     @property
     def named(self) -> tuple[str, str]:
-        """Return the name of the workload; nothing distinguishes it from others of this name."""
         return self.workload.name, ""
 
     @property
     def line(self) -> str:
-        """Return the run in one line for people."""
         return f"{self.published.num_accelerators} accelerators, {self.run.name}: {self.figures.verdict}"
 
-    def result(
-        self, name: str, runs: Sequence[ImportedTraining], command: Sequence[str]
-    ) -> tuple[RunResult, Steps]:
-        """Join `runs`, of which this is the first, into a result, and their steps."""
+    def result(self, name: str, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
         first = self.workload
         points = tuple(with_course(imported_point(one), one.rows, first.training.sync) for one in runs)
         rows = [imported.rows.copy() for imported in runs]

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
 from emulator.live import finite
 from emulator.plugins.mlperf.bounded import read_json, read_yaml, yaml_text
+from emulator.record.result import RunResult
+from emulator.record.steps import Steps
 
 RunLayout = Literal["v1.0", "v2.0"]
 """v1.0: also that of v0.5, and of DLIO 2.0 run by itself. v2.0: also that of v3.0."""
@@ -95,6 +98,39 @@ class RunFolder:
             if isinstance(value, dict) and {"args", "benchmark_type"} <= value.keys():
                 return "v2.0"
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported(ABC):
+    """A run that was read, of trainings or of checkpoints."""
+
+    run: RunFolder
+    said: tuple[str, ...]
+    """Sentences on documents that were left out, are missing, or do not agree."""
+
+    @property
+    @abstractmethod
+    def group(self) -> object:
+        """Equal for runs of one result."""
+
+    @property
+    @abstractmethod
+    def order(self) -> str:
+        """The key that sorts the runs of a result."""
+
+    @property
+    @abstractmethod
+    def named(self) -> tuple[str, str]:
+        """The name of its result, and what distinguishes it from another group of this name."""
+
+    @property
+    @abstractmethod
+    def line(self) -> str:
+        """The run in one line for people."""
+
+    @abstractmethod
+    def result(self, name: str, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
+        """Join `runs`, of which this is the first, into the result `name`, and their steps."""
 
 
 def find_runs(folder: Path) -> list[Path]:
