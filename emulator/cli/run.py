@@ -27,8 +27,8 @@ from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import launch
 from emulator.launch.watch import briefly
-from emulator.record.out import RESULT, check_out, read_result, require_apart
-from emulator.record.steps import step_blocks
+from emulator.record.out import check_out, read_result, require_apart
+from emulator.record.steps import parts_of, spools_of
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.job import TrainingJob, mismatch
@@ -289,7 +289,11 @@ def _launch(job: TrainingJob, ranks: int, gate: options.Gate) -> NoReturn:
 
     def look() -> None:
         with suppress(FeedrateError, OSError):
-            kept.append((job.out / RESULT).is_file() and any(map(len, step_blocks(job.out))))
+            # A complete result is that of an earlier run, which this one did not come to replace.
+            steps = (*parts_of(job.out), *spools_of(job.out))
+            # By size: pyarrow's import may outlast the second, and would crash the end of this process.
+            rows = any(file.stat().st_size for file in steps)
+            kept.append(rows and read_result(job.out).status == "incomplete")
 
     if briefly(look, 1.0) and any(kept):  # OUT may be what hangs
         hint = shlex.join(["feedrate", "report", str(job.out)])

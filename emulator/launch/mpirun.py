@@ -192,6 +192,8 @@ class _Run:
                     self._mpirun.send_signal(signal.SIGTERM)  # ranks flush their spools
                 if ended_at == math.inf and (self._folder / REASON).exists():
                     ended_at, deadline = now, min(deadline, now + _GRACE_SECONDS)
+                if len(self._dead) == self._ranks:  # mpirun may hang in its own end, without ranks
+                    deadline = min(deadline, now + _GRACE_SECONDS)
                 if now > deadline:
                     break
                 self._note_dead()
@@ -272,7 +274,7 @@ class _Run:
                 print(f"feedrate: error: {self.reason}", file=sys.stderr)
                 return status
             if self._dead:
-                self.reason = f"rank {self._dead[0]} ended without a word"
+                self.reason = f"rank {self._dead[0]} ended without a word: see ulimit -a and the system log"
         if not self.reason and not self._said and status:
             last = next((line for line in reversed(words.split("  ")) if line.strip("- ")), "")
             hint = f": {last}" if last else ""
@@ -367,8 +369,9 @@ _BANNERS = (
 )
 """Words in mpirun's banners, which feedrate's own line replaces."""
 _NOISE = re.compile(
-    r"\[[^\]]*:\d+\] ((?i:PMIX|PRTE|OPAL|ORTE|OMPI|MCA)|\*\*\*|\[ ?\d+\])|\[warn\]|Abort is in progress|"
-    r"(mpirun|prterun|mpiexec): (abort|killing|Forwarding)|.*hit ctrl-c again|\s*\*\*\* "
+    r"\[[^\]]*:\d+\] ((?i:PMIX|PRTE|OPAL|ORTE|OMPI|MCA)|Local abort|\*\*\*|\[ ?\d+\])|"
+    r"\[warn\]|Abort is in progress|(mpirun|prterun|mpiexec): (abort|killing|Forwarding)|"
+    r".*hit ctrl-c again|\s*\*\*\* "
 )
 """Lines of Open MPI, PMIx and libevent."""
 

