@@ -43,8 +43,11 @@ class ThreadComm:
         self.barrier()
         return found
 
+    def hosts(self):
+        return [f"host{node}" for node, ranks in enumerate(self.nodes) for _ in range(ranks)]
+
     def node(self):
-        return self.split([node for node, ranks in enumerate(self.nodes) for _ in range(ranks)][self.rank])
+        return self.split(self.hosts().index(self.hosts()[self.rank]))
 
     def allgather(self, value):
         return self._all(value)

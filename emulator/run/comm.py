@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from emulator.launch.child import signals_to
 from emulator.launch.launched import end_launcher
 from emulator.launch.watch import before_end, end_with
 from emulator.record.out import claim_failure
+
+if TYPE_CHECKING:
+    from emulator.run.links import HostLinks
 
 STEP_POLL = 0.001
 """Longest sleep between two polls of a barrier within a step, seconds."""
@@ -54,6 +57,10 @@ class Comm(Whole):
     size: int = 1
     differences: str = ""
     """Software that is not the same on all hosts of the world, in words; empty if there is none."""
+    links: HostLinks | None = None
+    """This host's connections to others of the world, on its first rank."""
+    unjoined: str = ""
+    """Why the world's hosts have no such connections, in words; empty if they have, or there is one host."""
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
         """Wait for all ranks; poll at least every `poll` seconds, and sleep in between."""

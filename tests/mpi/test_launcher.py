@@ -138,6 +138,20 @@ def test_a_stopped_rank_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path, sto
     assert not outlive(ranks)
 
 
+def test_a_rank_that_is_stopped_at_its_start_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path):
+    """The other one waits for it in MPI_Init, where it keeps Python's lock."""
+    stops = '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || kill -STOP $$; exec "$@"'
+    command = [Path(sys.executable).parent / "mpirun", "-n", 2, "bash", "-c", stops, "bash", sys.executable]
+    command += ["-m", "emulator", "verify", tiny, "--storage-timeout", "2s"]
+    environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED}
+    done = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error:")]
+    assert re.search(r"rank 0 on \S+ \(process \d+\) has waited \S+ s for 2 ranks to start: ", line)
+
+
 @pytest.mark.parametrize(
     ("number", "status", "said"),
     [

@@ -23,7 +23,7 @@ def test_ranks_run_on_three_hosts_and_the_table_says_so(hosts, tiny, tmp_path):
     )  # fmt: skip
     assert done.returncode in ANSWERED, done.stderr
     result = read_result(out)
-    assert result.environment["hosts"] == hosts
+    assert list(result.environment["hosts"]) == hosts
     for point, per_host in zip(result.points, (1, 2), strict=True):
         assert Counter({share.host: share.ranks for share in point.hosts}) == dict.fromkeys(hosts, per_host)
     parts = ["steps-00001.parquet", "steps-00002.parquet", "steps.parquet"]

@@ -20,7 +20,7 @@ def test_each_host_reads_what_another_one_wrote(hosts, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = read_result(tmp_path / "out")
-    assert result.environment["hosts"] == hosts
+    assert list(result.environment["hosts"]) == hosts
     assert [(one.direction, one.ranks, one.hosts) for one in result.checkpoints] == [
         ("write", 6, 3), ("write", 6, 3), ("read", 6, 3), ("read", 6, 3),
     ]  # fmt: skip

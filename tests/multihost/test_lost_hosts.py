@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -23,16 +23,13 @@ TIMEOUT = 6
 
 
 @pytest.fixture(params=[start_on_hosts, start_with_mpich], ids=["openmpi", "mpich"])
-def reading(hosts, tiny, tmp_path, request):
-    """A run on three hosts, a rank each, whose steps are being counted."""
+def starting(hosts, tiny, tmp_path, request):
+    """A run on three hosts, a rank each, that has just begun."""
     out = tmp_path / "out"
     run = request.param(
         1, "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 100000,
         "--set", "training.sync=step", "--storage-timeout", f"{TIMEOUT}s", "--out", out,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not ((out / "spool").is_dir() and len(read_steps(out))):
-        time.sleep(0.2)
     yield run, out
     run.kill()
     run.communicate()
@@ -40,6 +37,44 @@ def reading(hosts, tiny, tmp_path, request):
         for pid in pids_on(host):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def reading(starting):
+    """The same, once its steps are being counted."""
+    run, out = starting
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not ((out / "spool").is_dir() and len(read_steps(out))):
+        time.sleep(0.2)
+    return run, out
+
+
+@contextmanager
+def cut_off():
+    """The second host without its network."""
+    switch = ["ip", "-n", f"{NAME}sw", "link", "set", "p2"]
+    subprocess.run([*switch, "down"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*switch, "up"], check=True)
+
+
+@pytest.mark.parametrize("fault", ["stopped", "cut off"])
+def test_a_fault_at_the_start_ends_the_run(starting, fault):
+    """The ranks of other hosts wait in MPI_Init, where no thread of theirs gets to run."""
+    run, out = starting
+    while not all(pids_on(host, "emulator") for host in HOSTS[:2]):
+        time.sleep(0.01)
+    began = time.monotonic()
+    if fault == "stopped":
+        os.kill(pids_on(HOSTS[1], "emulator")[0], signal.SIGSTOP)
+    with cut_off() if fault == "cut off" else nullcontext():
+        _, errors = run.communicate(timeout=60)
+        assert time.monotonic() - began < TIMEOUT + 10
+    assert run.returncode != 0 and not out.exists()
+    (line,) = [line for line in errors.splitlines() if "feedrate: error:" in line]
+    assert re.search(rf"rank 0 on {HOSTS[0]} \(process \d+\) has waited .* for 3 ranks to start", line)
 
 
 def test_a_rank_that_is_killed_ends_the_run(reading):
@@ -55,14 +90,14 @@ def test_a_rank_that_is_stopped_ends_the_run_on_all_hosts(reading):
     run, out = reading
     (stopped,) = pids_on(HOSTS[1], "emulator")
     os.kill(stopped, signal.SIGSTOP)
-    _said_once(run, out, f"{HOSTS[1]} has not reported for ")
+    _said_once(run, out, f"rank 1 on {HOSTS[1]} has not reported for ")
 
 
 def test_a_host_that_is_stopped_as_a_whole_ends_the_run_on_the_others(reading):
     run, out = reading
     for pid in pids_on(HOSTS[1]):
         os.kill(pid, signal.SIGSTOP)
-    _said_once(run, out, f"{HOSTS[1]} has not reported for ", still=HOSTS[1])
+    _said_once(run, out, f"rank 1 on {HOSTS[1]} has not reported for ", still=HOSTS[1])
 
 
 def _said_once(run, out, reason, still=""):
@@ -101,17 +136,13 @@ def test_a_host_with_another_feedrate_is_refused_by_its_name(hosts, tiny, tmp_pa
 def test_a_host_whose_network_is_gone_ends_the_run(reading):
     """Nobody closed a connection, and mpirun waits for the host. Nothing stays on any."""
     run, out = reading
-    switch = ["ip", "-n", f"{NAME}sw", "link", "set", "p2"]
-    subprocess.run([*switch, "down"], check=True)
     began = time.monotonic()
-    try:
+    with cut_off():
         _, errors = run.communicate(timeout=30)
         took = time.monotonic() - began
         while any(map(pids_on, HOSTS)) and time.monotonic() < began + 20:
             time.sleep(0.2)
         assert not [pids for host in HOSTS if (pids := pids_on(host))]
-    finally:
-        subprocess.run([*switch, "up"], check=True)
     assert run.returncode != 0
     assert read_result(out).status == "incomplete"
     assert errors.count("feedrate: error:") == 1 and f"lost the connection to {HOSTS[1]}" in errors

@@ -17,19 +17,19 @@ from threads import Group, ThreadComm
 from emulator.errors import RankError
 from emulator.run import handshake
 from emulator.run import links as links_module
-from emulator.run.comm import Quiet
 from emulator.run.handshake import Proof, likely_first, listen, own_addresses
-from emulator.run.links import FAN, RemoteClock, hosts_joined
+from emulator.run.links import FAN, RemoteClock, join_hosts
 
 
 def on_hosts(hosts, work):
     """`work(links, rank)` of the only rank of each of so many hosts."""
-    group, names = Group(hosts), [f"host{number}" for number in range(hosts)]
+    group = Group(hosts)
     unguarded = threading.Barrier(hosts, timeout=60)
 
     def live(rank):
-        with hosts_joined(ThreadComm(group, rank), names) as (links, problem):
-            assert links and not problem
+        links, problem = join_hosts(ThreadComm(group, rank))
+        assert links and not problem
+        with links:
             links._guard.stop()  # it would end the whole test process
             unguarded.wait()  # before any of them closes its links
             return work(links, rank)
@@ -92,16 +92,29 @@ def test_a_host_that_ends_is_missed_at_once(monkeypatch):
     assert on_hosts(3, work) == [0, None, 2]
 
 
-def test_when_all_end_together_their_sockets_are_closed():
-    def work(links, rank):
-        seen.append(links)
-        raise Quiet(3)
+@pytest.mark.parametrize(("leaves", "told"), [(True, []), (False, ["lost the connection to host1"])])
+def test_a_host_that_leaves_is_not_missed_and_one_that_ends_is(monkeypatch, leaves, told):
+    monkeypatch.setattr(links_module, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(links_module, "end_rank", lambda rank, error, **how: ended.append(str(error)))
+    ended: list[str] = []
+    group, over = Group(3), threading.Barrier(3, timeout=60)
 
-    seen = []
-    with pytest.raises(Quiet):
-        on_hosts(2, work)
-    peers = [peer for links in seen for peer in links._below]
-    assert all(peer.link.fileno() == peer.life.fileno() == -1 for peer in peers)
+    def live(rank):
+        links, _ = join_hosts(ThreadComm(group, rank))
+        over.wait()
+        if rank == 1:
+            links._guard.stop()
+            for one in (peer for peer in (links._above, *links._below) if not leaves):
+                one.link.shutdown(socket.SHUT_RDWR)
+                one.life.shutdown(socket.SHUT_RDWR)
+            links.close()
+        time.sleep(2)
+        over.wait()
+        links.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(live, range(3)))
+    assert [line.partition(" (")[0] for line in ended] == told
 
 
 def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeypatch):
@@ -114,17 +127,18 @@ def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeyp
     joined, over = threading.Barrier(3, timeout=20), threading.Barrier(3, timeout=60)
 
     def live(rank):
-        with hosts_joined(ThreadComm(group, rank), ["a", "b", "c"]) as (links, _):
-            joined.wait()
-            if rank == 1:
-                links._guard.stop()
-            if rank == 0:
-                told.append(ended.get(timeout=40))
-            over.wait()
+        links, _ = join_hosts(ThreadComm(group, rank))
+        joined.wait()
+        if rank == 1:
+            links._guard.stop()
+        if rank == 0:
+            told.append(ended.get(timeout=40))
+        over.wait()
+        links.close()
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(live, range(3)))
-    assert told[0][0] == 0 and "b has not reported for" in told[0][1]
+    assert told[0][0] == 0 and "rank 1 on host1 has not reported for" in told[0][1]
 
 
 def test_strangers_are_sent_away():
@@ -163,8 +177,7 @@ def test_a_host_that_nobody_can_reach_is_said_and_nothing_is_left_open(monkeypat
     group = Group(2)
 
     def live(rank):
-        with hosts_joined(ThreadComm(group, rank), ["a", "b"]) as joined:
-            return joined
+        return join_hosts(ThreadComm(group, rank))
 
     with ThreadPoolExecutor(2) as pool:
         told = list(pool.map(live, range(2)))
