@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -137,6 +138,15 @@ def end_launcher() -> None:
         with suppress(OSError, ValueError):
             ender.stdin.write(b"!")
             ender.stdin.flush()
+
+
+def end_step(environment: Mapping[str, str] = os.environ) -> None:
+    """Have Slurm end the job step that this process is in, if any: srun waits for a rank that is lost."""
+    job, step = (environment.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+    scancel = shutil.which("scancel")
+    if job and step and scancel:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run([scancel, f"{job}.{step}"], capture_output=True, timeout=10.0, check=False)
 
 
 def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:

@@ -24,6 +24,7 @@ from emulator.launch.launched import (
     Library,
     claims,
     end_launcher,
+    end_step,
     mpi_library,
     rank_hint,
     require_family,
@@ -93,6 +94,7 @@ def _late(rank: int, size: int, seconds: float) -> None:
         f"network between hosts does not answer; give it longer with {OPTION}"
     )
     end_launcher()
+    end_step()
 
 
 def _joined(mpi: Any, library: Library) -> MpiComm:

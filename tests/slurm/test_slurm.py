@@ -109,6 +109,16 @@ def test_pmi2_and_debians_open_mpi_which_was_built_without_it_is_one_line(enviro
     assert srun(debian, "--mpi=pmix", "-N3", "-n3", "feedrate", "run", tiny, "--out", out).returncode == 0
 
 
+def test_a_rank_that_is_stopped_at_its_start_ends_the_step(environment, tiny, tmp_path):
+    """The others wait for it in MPI_Init, and srun for all of them."""
+    stops = '[ "$SLURM_PROCID" = 0 ] || kill -STOP $$; exec "$@"'
+    words = ("bash", "-c", stops, "bash", "feedrate", "run", tiny, "--storage-timeout", "2s")
+    done = srun(environment, "--mpi=pmix", "-N3", "-n3", *words, "--out", tmp_path / "out")
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error")]
+    assert len(said) == 1 and "for 3 ranks to start: a rank is stopped" in said[0], done.stderr
+
+
 def test_srun_without_a_process_manager_is_told_from_one_rank(environment, tiny, tmp_path):
     done = srun(environment, "--mpi=none", "-n2", "feedrate", "run", tiny, "--out", tmp_path / "out")
     assert done.returncode != 0
