@@ -7,6 +7,7 @@ compared with the library before MPI starts, where that can tell, and with MPI's
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -33,7 +34,7 @@ The daemons come last: mpirun that loses one of them ends with status 0.
 _END = """
 import os, select, signal, sys
 launcher, seconds = map(int, sys.argv[1:])
-if os.read(0, 1) and not select.select([launcher], [], [], seconds)[0]:
+if os.read(0, 1) != b"." and not select.select([launcher], [], [], seconds)[0]:
     signal.pidfd_send_signal(launcher, signal.SIGKILL)
 """
 _enders: list[subprocess.Popen[bytes]] = []
@@ -124,19 +125,25 @@ def guard_launcher(environment: Mapping[str, str] = os.environ) -> None:
             )
             os.close(launcher)
             _enders.append(ender)
+            atexit.register(_tell_ender, b".")
             return
 
 
 def end_launcher() -> None:
     """Have mpirun, or its daemon on this host, killed unless it ends within _PATIENCE.
 
-    mpirun waits 15 minutes for a host that is gone. Ranks end with it or with their daemon, and daemons end
-    with mpirun.
+    That happens, too, when this process is killed: mpirun waits 15 minutes for a host that is gone, and for
+    ever for a rank that the kernel cannot end. Ranks end with it or with their daemon, and daemons end with
+    mpirun.
     """
+    _tell_ender(b"!")
+
+
+def _tell_ender(word: bytes) -> None:
     for ender in _enders:
         assert ender.stdin is not None
         with suppress(OSError, ValueError):
-            ender.stdin.write(b"!")
+            ender.stdin.write(word)
             ender.stdin.flush()
 
 

@@ -43,6 +43,10 @@ from emulator.units import show_seconds
 _PR_SET_TIMERSLACK = 29
 """prctl option: the timer slack of this thread in nanoseconds; 0 restores the default."""
 
+_START_SECONDS = 20.0
+"""Seconds that the last rank may start after the first, at least: hosts are busy, and read Python from NFS."""
+_PYTHON_SECONDS = 1.0
+"""Seconds of a core that it takes to start a rank."""
 _LAST_WORDS_SECONDS = 2.0
 """Seconds for which rank 0 may end all others before they report, too, that the start takes too long."""
 
@@ -79,8 +83,8 @@ def _start() -> MpiComm:
     if SCRATCH_VARIABLE in os.environ:  # feedrate's own launcher sees every rank
         return _joined(MPI, library)
     size = max((claim.size for claim in claims()), default=1)
-    # Starting a Python takes a second of a core; the first rank waits for the last.
-    limit = storage_timeout(sys.argv[1:]) + size / cores()
+    # The first rank waits for the last.
+    limit = max(_START_SECONDS, storage_timeout(sys.argv[1:])) + _PYTHON_SECONDS * size / cores()
     rank = rank_hint()
     with ended_after(limit + (_LAST_WORDS_SECONDS if rank else 0.0), partial(_late, rank, size, limit)):
         return _joined(MPI, library)

@@ -141,8 +141,9 @@ def test_a_stopped_rank_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path, sto
 def test_a_rank_that_is_stopped_at_its_start_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path):
     """The other one waits for it in MPI_Init, where it keeps Python's lock."""
     stops = '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || kill -STOP $$; exec "$@"'
+    sooner = "from emulator.run import world; world._START_SECONDS = 2.0; from emulator.__main__ import main"
     command = [Path(sys.executable).parent / "mpirun", "-n", 2, "bash", "-c", stops, "bash", sys.executable]
-    command += ["-m", "emulator", "verify", tiny, "--storage-timeout", "2s"]
+    command += ["-c", f"{sooner}; main()", "verify", tiny, "--storage-timeout", "2s"]
     environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED}
     done = subprocess.run(
         [*map(str, command)], capture_output=True, text=True, env=environment, timeout=60, check=False

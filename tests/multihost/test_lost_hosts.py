@@ -13,6 +13,7 @@ import pytest
 from hosts import HOSTS, NAME, pids_on, start_on_hosts, start_with_mpich
 
 import emulator
+from emulator.launch.watch import DEFAULT_TIMEOUT
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
@@ -46,6 +47,7 @@ def reading(starting):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not ((out / "spool").is_dir() and len(read_steps(out))):
         time.sleep(0.2)
+    assert run.poll() is None, run.communicate()
     return run, out
 
 
@@ -71,7 +73,7 @@ def test_a_fault_at_the_start_ends_the_run(starting, fault):
         os.kill(pids_on(HOSTS[1], "emulator")[0], signal.SIGSTOP)
     with cut_off() if fault == "cut off" else nullcontext():
         _, errors = run.communicate(timeout=60)
-        assert time.monotonic() - began < TIMEOUT + 10
+        assert time.monotonic() - began < DEFAULT_TIMEOUT + 10
     assert run.returncode != 0 and not out.exists()
     (line,) = [line for line in errors.splitlines() if "feedrate: error:" in line]
     assert re.search(rf"rank 0 on {HOSTS[0]} \(process \d+\) has waited .* for 3 ranks to start", line)

@@ -112,7 +112,7 @@ def test_pmi2_and_debians_open_mpi_which_was_built_without_it_is_one_line(enviro
 def test_a_rank_that_is_stopped_at_its_start_ends_the_step(environment, tiny, tmp_path):
     """The others wait for it in MPI_Init, and srun for all of them."""
     stops = '[ "$SLURM_PROCID" = 0 ] || kill -STOP $$; exec "$@"'
-    words = ("bash", "-c", stops, "bash", "feedrate", "run", tiny, "--storage-timeout", "2s")
+    words = ("bash", "-c", stops, "bash", "feedrate", "run", tiny)
     done = srun(environment, "--mpi=pmix", "-N3", "-n3", *words, "--out", tmp_path / "out")
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error")]
