@@ -44,7 +44,7 @@ _PR_SET_TIMERSLACK = 29
 """prctl option: the timer slack of this thread in nanoseconds; 0 restores the default."""
 
 _START_SECONDS = 20.0
-"""Seconds that the last rank may start after the first, at least: hosts are busy, and read Python from NFS."""
+"""Seconds that the last rank may start after the first, at least: hosts may be busy."""
 _PYTHON_SECONDS = 1.0
 """Seconds of a core that it takes to start a rank."""
 _LAST_WORDS_SECONDS = 2.0
