@@ -158,6 +158,11 @@ def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
     return not thread.is_alive()
 
 
+LAST_WORDS_SECONDS = 1.5
+"""Seconds that the first rank to fail has to say why, before a later one ends them all.
+
+The first may also be on a host that is cut off: then another one that misses it has them.
+"""
 REASON = "reason"
 """Name of the file in the scratch folder with the exit status of the first rank to fail, and its reason."""
 
@@ -215,21 +220,8 @@ def watch_worker(hung: Callable[[StorageError], object]) -> None:
 def end_rank(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bool = False) -> None:
     """Report `error`, and end this process, rank `rank`, and through MPI all others. From any thread.
 
-    `witness`: the error is another rank's, which cannot report it. `aloud`: print it in any case.
-    """
-    say_why(rank, error, witness=witness, aloud=aloud)
-    end_launcher()
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None:
-        briefly(partial(mpi.COMM_WORLD.Abort, error.exit_code))
-    let_go_of_output()
-    os._exit(error.exit_code)
-
-
-def say_why(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bool = False) -> None:
-    """Report why rank `rank`, this process, ends, unless another rank has ended the run before.
-
-    With `aloud` print it even then.
+    Quiet if another rank has ended the run before, unless `aloud`. `witness`: the error is another rank's,
+    which cannot report it.
     """
     line = str(error) if witness else f"rank {rank} on {socket.gethostname()}: {error}"
     first = [end_with(line, error.exit_code)]
@@ -237,6 +229,14 @@ def say_why(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bo
         briefly(partial(lambda action: first.append(action(line)), action), 1.0)
     if aloud or all(first):
         write_stderr(f"feedrate: error: {line}")
+    else:
+        time.sleep(LAST_WORDS_SECONDS)
+    end_launcher()
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        briefly(partial(mpi.COMM_WORLD.Abort, error.exit_code))
+    let_go_of_output()
+    os._exit(error.exit_code)
 
 
 _before_end: list[Callable[[str], bool]] = []

@@ -30,7 +30,7 @@ from emulator.analysis.parts import Floats, Whole, least
 from emulator.errors import FeedrateError, RankError, unexpected
 from emulator.launch.child import signals_to
 from emulator.launch.launched import end_launcher
-from emulator.launch.watch import before_end, end_with
+from emulator.launch.watch import LAST_WORDS_SECONDS, before_end, end_with
 from emulator.record.out import claim_failure
 
 if TYPE_CHECKING:
@@ -248,6 +248,8 @@ def _down(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
     # In this order: of two ranks that fail at once, the first in both must be the same, or none would print.
     if end_with(where + line, code) and claim_failure(out, where + line):
         print(f"feedrate: error: {where}{line}", file=sys.stderr, flush=True)
+    else:
+        time.sleep(LAST_WORDS_SECONDS)
     _end(comm, code)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from emulator.errors import SpecError
 from emulator.launch.blocked import Call, blocked_call, bytes_moved
-from emulator.launch.watch import Watchdog, storage_timeout
+from emulator.launch.watch import LAST_WORDS_SECONDS, Watchdog, storage_timeout
 
 
 @pytest.mark.parametrize(
@@ -103,3 +105,24 @@ def test_a_slow_fsync_is_no_hang_while_data_moves(tmp_path):
     assert not watcher._moves(Call("read", str(file)), time.monotonic(), begin)  # no read takes so long
     assert not watcher._moves(call, begin + 11.0, begin)  # nor ten times the timeout
     assert not watcher._moves(Call("fsync", "/proc/x"), time.monotonic(), begin)  # it does not count
+
+
+END = """
+import time
+from emulator.errors import RankError
+from emulator.launch import watch
+watch.before_end(lambda line: FIRST)
+print(time.monotonic(), flush=True)
+watch.end_rank(3, RankError("it hangs", "look"))
+"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_rank_that_is_not_the_first_to_fail_is_quiet_and_lets_the_first_speak(first):
+    """It ends all others: one that has yet to print its line would not."""
+    words = [sys.executable, "-c", END.replace("FIRST", str(first))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    took = time.monotonic() - float(done.stdout)
+    assert done.returncode == 6
+    assert done.stderr.count("feedrate: error: rank 3 on ") == first
+    assert first or took >= LAST_WORDS_SECONDS
