@@ -20,6 +20,7 @@ _SILENT = (
     ("access", "columns", ()),
     ("access", "bytes_read", 0),
     ("access", "chunk_bytes", 0),
+    ("access", "head_bytes", 0),
 )
 """(section, key, value) of defaults that are not shown."""
 

@@ -70,6 +70,8 @@ class AccessSpec:
     """Bytes of a sample that are read: those of these columns, or pieces of its bytes; 0: all of it."""
     pieces: int = 1
     """Format bytes: places that `bytes_read` lie at, spread over the sample."""
+    head_bytes: Bytes = 0
+    """Files that are read whole: bytes of a first request, as for a header; 0: it is like the others."""
     chunk_bytes: Bytes = 0
     """Mean bytes of a column chunk of a row group, one request each; 0: requests are the loader's blocks."""
     buffered: bool = False
@@ -85,7 +87,9 @@ class AccessSpec:
 
     def __post_init__(self) -> None:
         at_least(1, self, "streams", "pieces")
-        at_least(0, self, "shuffle_buffer", "bytes_read", "chunk_bytes")
+        at_least(0, self, "shuffle_buffer", "bytes_read", "chunk_bytes", "head_bytes")
+        if self.head_bytes % BLOCK_BYTES:
+            raise SpecError(f"access.head_bytes must be a multiple of {BLOCK_BYTES}, not {self.head_bytes}")
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer):
             raise SpecError(
                 "pattern = 'random' has no streams and no shuffle_buffer",

@@ -11,12 +11,9 @@ from emulator.dataset.manifest import ADOPTED, Manifest
 from emulator.dataset.table import Column
 from emulator.errors import DatasetError
 from emulator.loader.base import Loader, LoaderPlugin
-from emulator.loader.reading import PartReader, WholeReader
+from emulator.loader.reading import ALL, PartReader, WholeReader
 from emulator.registry import LOADERS
 from emulator.storage.base import Storage
-
-ALL = AccessSpec()
-"""Reads whole samples in random order."""
 
 
 def _torch() -> Any:
@@ -83,9 +80,7 @@ def make_loader(
         )
     reader: WholeReader
     if parts:
-        reader = PartReader(
-            storage, samples, form, spec.block_bytes, checksums, access.columns, access.mapped
-        )
+        reader = PartReader(storage, samples, form, spec.block_bytes, checksums, access=access)
     else:
         reader = WholeReader(
             storage,
@@ -94,7 +89,7 @@ def make_loader(
             spec.block_bytes,
             checksums,
             reads_by_library(kind, samples, access),
-            access.mapped,
+            access,
         )
     loader: Loader = owner.get()(spec, reader, seed, access.refill)
     return loader

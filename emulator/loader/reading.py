@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import Format, Index
 from emulator.dataset.manifest import Manifest
@@ -18,6 +19,8 @@ from emulator.storage.base import HEAD, SKIM, Blob, Cancelled, Storage, Wanted, 
 from emulator.storage.posix import Scanner, aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
+ALL = AccessSpec()
+"""Reads whole samples in random order."""
 _INDICES_KEPT = 64
 """Most file indices in memory: a Parquet file's index is as large as its footer."""
 
@@ -54,7 +57,7 @@ class WholeReader:
         block: int,
         checksums: Column | None = None,
         arrays: bool = False,
-        mapped: bool = False,
+        access: AccessSpec = ALL,
     ) -> None:
         self.storage = storage
         self.samples = samples
@@ -65,8 +68,8 @@ class WholeReader:
         """CRC-32 of each sample, to be compared; None: nothing is compared."""
         self.arrays = arrays
         """True if a loader of tensors loads the samples' arrays by the format's library."""
-        self.mapped = mapped
-        """True to map files, where they are read through a scanner."""
+        self.access = access
+        """Its maps count where files are read through a scanner, its columns in parts of files."""
 
     def room(self) -> int:
         """Return the bytes of a buffer for a block, the head of its file, and the pages around its ends."""
@@ -89,7 +92,12 @@ class WholeReader:
     def wanted(self, read: Read) -> Wanted:
         """Divide `read` into requests of a block."""
         size = self.size(read.file)
-        return Wanted(self.samples.names[read.file], size, self.requests([(0, size)]), True, self.mapped)
+        return Wanted(self.samples.names[read.file], size, self.whole(size), True, self.access.mapped)
+
+    def whole(self, size: int) -> Sequence[tuple[int, int]]:
+        """Divide a file of `size` bytes into requests: its header, if that is read before, and the rest."""
+        head = min(self.access.head_bytes, size)
+        return self.requests([part for part in ((0, head), (head, size - head)) if part[1]])
 
     def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Divide `extents`, (offset, bytes) each, into requests of a block at most."""
@@ -127,8 +135,7 @@ class WholeReader:
                 # order, and not every driver takes the same page twice.
                 skims = not keep and self.checksums is None and blob.alignment == 1
                 room = buffer[: HEAD + SKIM] if skims else buffer
-                for offset in range(0, blob.size, self.block):
-                    length = min(self.block, blob.size - offset)
+                for offset, length in self.whole(blob.size):
                     data = request(blob, offset, length, room, cancelled)
                     if offset == 0:
                         self.form.check_head(data[:HEAD] if skims else data, blob.size, part)
@@ -178,17 +185,15 @@ class PartReader(WholeReader):
         form: Format,
         block: int,
         checksums: Column | None = None,
-        columns: Sequence[str] = (),
-        mapped: bool = False,
+        access: AccessSpec = ALL,
     ) -> None:
-        super().__init__(storage, samples, form, block, checksums, mapped=mapped)
-        self.columns = columns
+        super().__init__(storage, samples, form, block, checksums, access=access)
         self._files: dict[int, _Known] = {}  # in the order in which they were read
         self._lock = threading.Lock()
         self._making = [threading.Lock() for _ in range(64)]  # no two threads read the same footer
 
     def __reduce__(self) -> tuple[object, ...]:
-        given = (self.storage, self.samples, self.form, self.block, self.checksums, self.columns, self.mapped)
+        given = (self.storage, self.samples, self.form, self.block, self.checksums, self.access)
         return (PartReader, given)
 
     def wanted(self, read: Read) -> Wanted:
@@ -198,7 +203,7 @@ class PartReader(WholeReader):
                 self.check_size(read.file, blob.size, blob)
                 known = self._known(read.file, blob, name)
         name, size, index = known
-        return Wanted(name, size, self.requests(index.extents(read, self.block)), False, self.mapped)
+        return Wanted(name, size, self.requests(index.extents(read, self.block)), False, self.access.mapped)
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         return sum(len(piece) for piece in self.pieces(read, buffer, cancelled))
@@ -245,7 +250,8 @@ class PartReader(WholeReader):
             if (known := self._files.get(file)) is not None:
                 return known
             try:
-                index = self.form.index(peek, blob.size, name, self.samples.samples_per_file, self.columns)
+                columns = self.access.columns
+                index = self.form.index(peek, blob.size, name, self.samples.samples_per_file, columns)
             except DAMAGE as error:
                 raise damaged(name, error) from None
             known = _Known(name, blob.size, index)

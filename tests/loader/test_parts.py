@@ -175,3 +175,14 @@ def test_whole_files_of_records_become_tensors_of_their_bytes(form, checked, tmp
     reader = RecordReader(WholeReader(files.storage(), files, format_named(form), 4096, sums), files=1)
     (tensor,), size, _ = reader.load(StepRequest(0, whole_files((0, 0))))
     assert np.array_equal(tensor.numpy(), np.frombuffer(data * 2, np.uint8)) and size == 2 * len(data)
+
+
+@pytest.mark.parametrize("kind", ["direct", "torch"])
+def test_a_header_is_read_before_the_rest_of_its_file(kind, tmp_path):
+    files = replace(write_many(tmp_path, "bytes", count=2), samples_per_file=1)
+    storage = TimedStorage(PosixStorage(tmp_path, direct=False, cache="warm"))
+    spec, access = replace(RECORDS, block_bytes=2**20), AccessSpec(head_bytes=4096)
+    loader = make_loader(kind, spec, storage, files, access=access)
+    (batch,) = loader.read([Portion(2, (Read(0), Read(1)))])
+    loader.close()
+    assert batch.bytes == sum(files.sizes) and storage.stats.snapshot().reads == 4

@@ -28,7 +28,8 @@ def whole(files: int, size: int, times: int = 1) -> Reads:
     return Reads(
         files=files, files_bytes=files * size, sizes=(size, size), opens=files * times, visits=files * times,
         visit_bytes=files * size * times, visit_size=files * size * times, bytes=files * size * times,
-        requests=pieces(size, files * times), runs=pieces(size, files * times),
+        requests=pieces(size, files * times), heads=pieces(size, files * times),
+        runs=pieces(size, files * times),
     )  # fmt: skip
 
 
@@ -47,15 +48,21 @@ def pattern(reads: Reads, samples: int, settings: Settings = SHUFFLED, ahead: fl
 def test_whole_files():
     found = pattern(whole(100, 50_000), 100)
     assert (found.files, found.samples_per_file, found.access.bytes_read) == (100, 1, 0)
-    assert not found.access.buffered
     found = pattern(whole(40, 50_000), 40)
     assert found.files == 100 and any("40 files were seen" in line for line in found.told)
 
 
-def test_files_that_are_read_in_more_requests_than_the_replays_are_said():
-    reads = replace(whole(100, 50_000), requests=pieces(4096, 100) + pieces(45_904, 100))
-    assert any("in 2 requests" in line for line in pattern(reads, 100).told)
-    assert not any("requests" in line for line in pattern(whole(100, 50_000), 100).told)
+def test_a_file_is_read_in_the_requests_of_the_job():
+    """np.load's: a header, and all the rest at once; or many requests, one behind the other."""
+    loaded = replace(
+        whole(100, 50_000), requests=pieces(4096, 200) + pieces(45_904, 100), heads=pieces(4096, 100)
+    )
+    found = pattern(loaded, 100)
+    assert (found.access.head_bytes, found.block_bytes, found.access.buffered) == (4096, 53_248, True)
+    streamed = replace(whole(100, 50_000), requests=pieces(8192, 600), heads=pieces(8192, 100))
+    found = pattern(streamed, 100)
+    assert (found.access.head_bytes, found.block_bytes) == (0, 8192)
+    assert pattern(whole(100, 50_000), 100).access.head_bytes == 0
 
 
 def test_files_of_an_iterable_dataset_are_those_that_were_seen():

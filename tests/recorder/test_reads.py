@@ -115,6 +115,7 @@ def test_a_second_number_of_an_open_file_is_the_same_visit(tmp_path):
 """
     ).seen(7, {}, False)
     assert (found.opens, found.visits, found.visit_size, found.runs.count) == (1, 1, 10_000, 2)
+    assert (found.heads.count, found.heads.typical()) == (1, 4096)
 
 
 def test_what_is_not_data():

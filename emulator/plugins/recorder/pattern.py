@@ -16,6 +16,8 @@ import numpy as np
 from emulator.config.workload import AccessSpec, SampleSpec
 from emulator.errors import SpecError
 from emulator.plugins.recorder.observation import Loader
+from emulator.plugins.recorder.reads import Reads
+from emulator.storage.posix import padded
 from emulator.units import BLOCK_BYTES, show_bytes
 
 WHOLE = 0.95
@@ -40,8 +42,6 @@ _TOUCHED = 0.8
 _SIDE = 0.02
 """Most bytes of a file beside those of many samples, as an index is, by those of the file with the median
 byte; and most bytes of all such files, by those of all files."""
-_MORE_REQUESTS = 1.5
-"""Requests for a file, by those of the replay, that are worth a sentence."""
 _FEW_MOVES = 12
 """Fewer moves between samples of a file say nothing about their order."""
 
@@ -158,12 +158,6 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             f"files are mapped into memory: {loader.reads.faults} page faults brought "
             f"{show_bytes(amount.total)}; the replay maps them, too, and reads {show_bytes(each)} for a "
             "sample, its share of them"
-        )
-    each_visit = loader.reads.requests.count / max(1, loader.reads.visits)
-    if layout.whole and each_visit > _MORE_REQUESTS * math.ceil(mean_file / block):
-        told.append(
-            f"the job reads a file in {each_visit:.2g} requests, one behind the other, as a header before "
-            f"the rest; the replay in {math.ceil(mean_file / block)}: where storage answers late it is faster"
         )
     filled = _fill(loader, amount)
     if filled > 1:
@@ -394,16 +388,29 @@ def access_of(
         if share < WHOLE:
             bytes_read = min(round(each), sample_bytes)
             pieces = min(_MOST_PIECES, max(1, round(each / max(1.0, amount.run))))
-    wanted = max(request, reads.readahead if (sequential or layout.whole) and not direct else 0)
+    head = 0
+    if layout.whole and not reads.sizes_only:
+        first = padded(math.ceil(reads.heads.typical()))
+        if _large_requests(reads) < _SEVERAL * reads.visits:  # of each file, all but its header is one
+            request = max(reads.sizes)
+        head = first if first < request else 0
+    wanted = max(request, reads.readahead if reads.sizes_only else 0)
     access = AccessSpec(
         pattern="sequential" if sequential else "random",
         streams=max(1, loader.settings.workers) if sequential else 1,
         bytes_read=bytes_read,
         pieces=pieces,
-        buffered=not (layout.whole or sequential or amount.mapped or direct or reads.sizes_only),
+        head_bytes=head,
+        buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
     )
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
+
+
+def _large_requests(reads: Reads) -> int:
+    """Return the number of requests that are no headers: half as long as the typical one, or longer."""
+    sizes = zip(reads.requests.upper, reads.requests.counts, strict=True)
+    return sum(count for upper, count in sizes if 2 * upper >= reads.requests.typical())
 
 
 def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, demand: Demand) -> int:

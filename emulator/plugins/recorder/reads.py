@@ -145,6 +145,8 @@ class Reads:
     """Bytes read by read(2), pread(2), readv(2) and the like."""
     requests: Pieces = field(default_factory=Pieces)
     """Sizes of single reads."""
+    heads: Pieces = field(default_factory=Pieces)
+    """Sizes of the first read of each visit."""
     runs: Pieces = field(default_factory=Pieces)
     """Sizes of runs of contiguous reads."""
     followed_files: int = 0
@@ -228,7 +230,7 @@ class _Group:
         self.call_seconds = 0.0
         self.files: dict[int, int] = {}  # number of a file -> its bytes
         self.paths: dict[int, bytes] = {}  # number -> path, of the first _MOST_PATHS files
-        self.requests, self.runs = Tally(), Tally()
+        self.requests, self.heads, self.runs = Tally(), Tally(), Tally()
         self.pages = self.resident = 0  # pages of mapped files: examined, and in memory
         self.devices: Counter[int] = Counter()  # device -> bytes read or mapped
         self.readers: Counter[int] = Counter()  # thread -> bytes read
@@ -254,6 +256,7 @@ class _Group:
         self.files |= other.files
         self.paths |= other.paths
         self.requests.merge(other.requests)
+        self.heads.merge(other.heads)
         self.runs.merge(other.runs)
         self.pages += other.pages
         self.resident += other.resident
@@ -415,6 +418,7 @@ class Reduction:
             handle.at = handle.end
         if not handle.visited:
             handle.visited = True
+            group.heads.add(size)
             group.totals.update(visits=1, visit_size=handle.file.bytes)
             group.devices[handle.file.device] += size
             self._holds(group, handle.file, handle.path)
@@ -452,6 +456,7 @@ class Reduction:
             files_bytes=int(sizes.sum()),
             sizes=quantiles_of(sizes),
             requests=group.requests.pieces(),
+            heads=group.heads.pieces(),
             runs=runs,
             followed_files=followed_files,
             followed_bytes=followed_bytes,
