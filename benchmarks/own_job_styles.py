@@ -4,13 +4,14 @@
 
 A rate or a latency of 0 is no limit. The job is recorded on a medium without limits, out of the page cache;
 then job, torch and direct run in turns on the one with limits, cold, and medians of the turns are compared.
-The job's rate is by its own clock, over the last 65 % of its steps. `$JOB_PYTHON` runs the job.
+Rates are from batch to batch, over the last 65 % of the steps. `$JOB_PYTHON` runs the job.
 
     python benchmarks/own_job_styles.py train KIND DATA STEPS     the job alone
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -82,6 +83,38 @@ def tensors(data: Path) -> None:
 
     for number in range(8):
         save_file({f"s{n}": torch.rand(8192) for n in range(800)}, data / f"{number}.safetensors")
+
+
+def tars(data: Path) -> None:
+    import tarfile
+
+    draw = np.random.default_rng(1)
+    for number in range(16):
+        with tarfile.open(data / f"{number:03d}.tar", "w") as tar:
+            for sample in range(250):
+                info = tarfile.TarInfo(f"{sample:05d}.bin")
+                info.size = int(draw.integers(20_000, 60_000))
+                tar.addfile(info, io.BytesIO(draw.bytes(info.size)))
+
+
+def records(data: Path) -> None:
+    import tensorflow
+
+    draw = np.random.default_rng(1)
+    for number in range(16):
+        with tensorflow.io.TFRecordWriter(str(data / f"{number:03d}.tfrecord")) as file:
+            for size in draw.integers(20_000, 60_000, 250):
+                file.write(draw.bytes(int(size)))
+
+
+def chunks(data: Path) -> None:
+    import zarr
+
+    made = zarr.create_array(
+        data / "x.zarr", shape=(1600, 20_000), chunks=(1, 20_000), dtype="f4", compressors=None
+    )
+    for number in range(1600):
+        made[number] = np.random.default_rng(number).random(20_000, np.float32)
 
 
 # ---- Jobs: a dataset, and how it is read.
@@ -162,6 +195,18 @@ class Tensors(ByIndex):
         return self.opened[index % 8].get_tensor(f"s{index // 8}")
 
 
+class Chunks(ByIndex):
+    def __len__(self) -> int:
+        return 1600
+
+    def __getitem__(self, index: int) -> Any:
+        import zarr
+
+        if self.opened is None:
+            self.opened = zarr.open_array(self.data / "x.zarr", mode="r")
+        return self.opened[index]
+
+
 def loader(dataset: Any, workers: int = 2, **more: Any) -> Iterable[Any]:
     from torch.utils.data import DataLoader
 
@@ -194,19 +239,74 @@ def shared(dataset: Any) -> Iterable[Any]:
         torch.distributed.all_reduce(gradient)
 
 
-def loop(data: Path) -> Iterator[Any]:
-    """nanoGPT's: windows at any place of a map, no DataLoader."""
+def webdataset(data: Path) -> Iterable[Any]:
+    import webdataset as wds
+
+    files = [str(path) for path in sorted(data.iterdir())]
+    made = wds.WebDataset(files, shardshuffle=100).shuffle(200).to_tuple("bin").map(lambda one: len(one[0]))
+    return loader(made.batched(BATCH), batch_size=None)
+
+
+def marked(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a loop without a DataLoader, which marks its steps."""
     try:
         from feedrate import mark_step
     except ImportError:
         mark_step = int
+    for batch in batches:
+        yield batch
+        mark_step(BATCH)
+
+
+def tfdata(data: Path) -> Iterable[Any]:
+    import tensorflow
+
+    files = tensorflow.data.Dataset.list_files(str(data / "*.tfrecord"))
+    made = files.interleave(tensorflow.data.TFRecordDataset, cycle_length=2)
+    return made.shuffle(200).map(tensorflow.strings.length).batch(BATCH).prefetch(2)
+
+
+def grained(data: Path) -> Iterable[Any]:
+    import grain
+
+    dataset = Npy(data)
+    indices = grain.samplers.IndexSampler(len(dataset), shuffle=True, num_epochs=1, seed=1)
+    return grain.DataLoader(
+        data_source=dataset, sampler=indices, worker_count=2, worker_buffer_size=2,
+        operations=[grain.transforms.Batch(BATCH, drop_remainder=True)],
+    )  # fmt: skip
+
+
+def lightning(data: Path, tick: Callable[[], None]) -> None:
+    import lightning as pl
+    import torch
+
+    class Model(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            tick()
+            return self.weight.sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    trainer.fit(Model(), loader(Npy(data)))
+
+
+def loop(data: Path) -> Iterator[Any]:
+    """nanoGPT's: windows at any place of a map, no DataLoader."""
     draw = np.random.default_rng(1)
     while True:
         whole = np.memmap(data / "tokens.bin", np.uint16, "r")
         yield [
             whole[at : at + 50_000].astype(np.int64) for at in draw.integers(0, len(whole) - 50_000, BATCH)
         ]
-        mark_step(BATCH)
 
 
 KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]] = {
@@ -219,8 +319,17 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]]
     "mds": (shards, lambda data: loader(Mds(data))),
     "safetensors": (tensors, lambda data: loader(Tensors(data))),
     "ddp": (arrays, lambda data: shared(Npy(data))),
-    "loop": (tokens, loop),
+    "loop": (tokens, lambda data: marked(loop(data))),
+    "webdataset": (tars, webdataset),
+    "zarr": (chunks, lambda data: loader(Chunks(data))),
+    "tfdata": (records, lambda data: marked(tfdata(data))),
+    "grain": (arrays, lambda data: marked(grained(data))),
+    "lightning": (arrays, lambda data: []),
 }
+
+
+class Done(Exception):
+    """So many steps were made."""
 
 
 def train(kind: str, data: Path, steps: int) -> None:
@@ -228,17 +337,26 @@ def train(kind: str, data: Path, steps: int) -> None:
 
     torch.set_num_threads(1)
     times: list[float] = []
-    epoch = 0
-    while len(times) < steps:
-        for _ in KINDS[kind][1](data):
-            times.append(time.perf_counter())
-            time.sleep(STEP)
-            if len(times) == steps:
-                break
-        epoch += 1
-    first = int(0.35 * steps)
-    rate = BATCH * (len(times) - 1 - first) / (times[-1] - times[first])
-    print(json.dumps({"rate": rate, "epochs": epoch}), flush=True)
+
+    def tick() -> None:
+        times.append(time.perf_counter())
+        if len(times) == steps:
+            raise Done
+        time.sleep(STEP)
+
+    with suppress(Done):
+        while True:
+            if kind == "lightning":
+                lightning(data, tick)
+            for _ in KINDS[kind][1](data):
+                tick()
+    print(json.dumps({"rate": rate_of(times, BATCH)}), flush=True)
+
+
+def rate_of(times: Any, samples: float) -> float:
+    """Return the samples/s of the steps that got their batches at `times`, without the first 35 %."""
+    first = int(0.35 * len(times))
+    return float(samples * (len(times) - 1 - first) / (times[-1] - times[first]))
 
 
 # ---- Job and replay in turns.
@@ -269,13 +387,20 @@ def job_of(kind: str, data: Path, steps: int, processes: int) -> list[object]:
 
 
 def replay(folder: Path, how: str, steps: int, processes: int) -> tuple[float, list[str]]:
+    from emulator.config.workload import load_workload
+    from emulator.record.out import read_result
+    from emulator.record.steps import read_steps
+
     out, job = folder / "out", folder / "job"
     run(*FEEDRATE, "run", folder / "mnt/replay", "--workload", job / "workload.toml", "-n", processes,
         "--loader", how, "--steps", steps, "--out", out, "--force", "--cache", "cold")  # fmt: skip
-    found = json.loads((out / "run.json").read_text())
-    (point,) = found["points"]
-    rate = point["samples_per_second"] * found["workload"].get("job", {}).get("samples", 1.0)
-    return rate, [flag["name"] for flag in point["flags"]]
+    found = read_result(out)
+    rows = read_steps(out)
+    rows = rows[rows["rank"] == 0]
+    workload = load_workload(str(job / "workload.toml"))
+    samples = workload.loader.batch_size * workload.job.samples
+    flags = [flag.name for flag in found.points[0].flags]
+    return processes * rate_of(np.sort(rows["got"]), samples), flags
 
 
 def limit(medium: Path, rate: float, late: float) -> None:
@@ -293,13 +418,27 @@ def limit(medium: Path, rate: float, late: float) -> None:
         medium / "mnt")  # fmt: skip
 
 
+def device_of(folder: Path) -> Path:
+    """Return the device in /sys/block, with the kernel's own read-ahead: FUSE asks for 20 times as much."""
+    device = Path("/sys/block") / Path(run("findmnt", "-no", "SOURCE", folder / "mnt").strip()).name
+    (device / "queue/read_ahead_kb").write_text("128")
+    return device
+
+
+def device_reads(folder: Path) -> tuple[int, int]:
+    """Return the read requests and bytes of the device so far."""
+    fields = (device_of(folder) / "stat").read_text().split()
+    return int(fields[0]), 512 * int(fields[2])
+
+
 def measure(kind: str, folder: Path, rate: float, late: float, turns: int, processes: int) -> None:
     data, job = folder / "mnt/data", folder / "job"
     run(DEVICE, "up", folder, "2G", 0, "shared")
     try:
         data.mkdir()
-        KINDS[kind][0](data)
+        run(PYTHON, HERE, "make", kind, data)
         evict(data)
+        device_of(folder)
         run(*FEEDRATE, "record", "--out", job, "--force", "--traced-steps", 60, "--",
             *job_of(kind, data, 180, processes))  # fmt: skip
         run(*FEEDRATE, "generate", folder / "mnt/replay", "--recipe", job / "recipe.toml")
@@ -310,6 +449,7 @@ def measure(kind: str, folder: Path, rate: float, late: float, turns: int, proce
         for turn in range(turns):
             for how in ("job", "torch", "direct") if turn % 2 else ("torch", "job", "direct"):
                 evict(folder / "mnt")
+                before = device_reads(folder)
                 if how == "job":
                     last = run(*job_of(kind, data, steps, processes)).splitlines()[-1]
                     found["job"].append(processes * json.loads(last)["rate"])
@@ -317,6 +457,10 @@ def measure(kind: str, folder: Path, rate: float, late: float, turns: int, proce
                     replayed, seen = replay(folder, how, steps, processes)
                     found[how].append(replayed)
                     flags |= set(seen)
+                asked = [now - then for now, then in zip(device_reads(folder), before, strict=True)]
+                sys.stderr.write(
+                    f"{how} {found[how][-1]:.1f}: {asked[0]} requests, {asked[1] / 1e6:.1f} MB\n"
+                )
         base = median(found["job"])
         told = [f"job {base:.1f} ({min(found['job']):.1f} to {max(found['job']):.1f})"]
         for how in ("torch", "direct"):
@@ -334,7 +478,9 @@ def measure(kind: str, folder: Path, rate: float, late: float, turns: int, proce
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "train":
+    if sys.argv[1] == "make":
+        KINDS[sys.argv[2]][0](Path(sys.argv[3]))
+    elif sys.argv[1] == "train":
         train(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
     else:
         name, place, speed, *rest = sys.argv[1:]
