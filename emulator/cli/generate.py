@@ -16,7 +16,7 @@ from emulator.config.catalog import names
 from emulator.config.recipe import Recipe, load_recipe
 from emulator.config.storage import parse_place
 from emulator.dataset.like import Likeness, look_at
-from emulator.dataset.names import TRAINING
+from emulator.dataset.names import TRAINING, Tree
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.errors import SpecError
 from emulator.registry import FORMATS
@@ -83,15 +83,13 @@ class Wanted:
         """Return the dataset that the options describe. Raises SpecError, DatasetError."""
         if self.files and self.size:
             raise SpecError("--files and --size were both given", "leave one of them out")
-        spec, folders, depth = self._like(self.like) if self.like else (self._recipe(), 0, 1)
-        if self.subfolders is not None:
-            folders, depth = self.subfolders, 1
+        spec, tree = self._like(self.like) if self.like else (self._recipe(), None)
         plan = DatasetPlan(
             recipe=spec,
             seed=self.seed,
             files=self.files or spec.files,
-            subfolders=folders,
-            depth=depth,
+            subfolders=self.subfolders or 0,
+            tree=tree if self.subfolders is None else None,
             folder=TRAINING if self.layout == "dlio" else "",
         )
         return replace(plan, files=files_for(plan, parse_bytes(self.size))) if self.size else plan
@@ -108,15 +106,15 @@ class Wanted:
         settings = [f"{key}={value}" for key, value in chosen.items() if value]
         return load_recipe(self.recipe, [*(self.settings or ()), *settings])
 
-    def _like(self, folder: Path) -> tuple[Recipe, int, int]:
-        """Return the recipe of files like those of `folder`, their folders and the depth of these."""
+    def _like(self, folder: Path) -> tuple[Recipe, Tree | None]:
+        """Return the recipe of files like those of `folder`, and their folders."""
         if self.recipe or self.form or self.seeds or self.settings:
             raise SpecError("--like takes its recipe from the folder", "leave out --recipe, --format, --set")
         found = _likeness(folder, content=self.payload == "ratio=measured")
         payload = self.payload or "incompressible"
         if payload == "ratio=measured" and found.ratio is not None:
             payload = "incompressible" if found.ratio < 1.02 else f"ratio={min(64.0, found.ratio):.2f}"
-        return found.recipe(payload), found.folders, found.depth
+        return found.recipe(payload), found.tree
 
 
 def generate(

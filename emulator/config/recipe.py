@@ -34,8 +34,8 @@ class SizeSpec:
     """Bytes of the smallest sample."""
     bytes_max: Bytes = 2**32 - 2**20
     """Bytes of the largest sample; below 4 GiB, the limit of a zip member."""
-    shape: Literal["volume", "flat"] = "volume"
-    """flat: a sample is one row of bytes, rounded down to whole voxels."""
+    shape: Literal["volume", "flat", "bytes"] = "volume"
+    """flat: a sample is one row of bytes, rounded down to whole voxels. bytes: not rounded (format bytes)."""
     min_edge: int = 1
     """Voxels of the shortest edge: the job's crop has to fit in."""
     aspect: float = 1.35
@@ -59,7 +59,7 @@ class SizeSpec:
             raise SpecError(f"bytes_max must be below 4 GiB, not {self.bytes_max}")
         if not self.bytes_min <= self.bytes_mean <= self.bytes_max:
             raise SpecError(f"bytes_mean must lie between bytes_min and bytes_max, not {self.bytes_mean}")
-        smallest = VOXEL_BYTES * self.min_edge**3
+        smallest = self.voxel_bytes * self.min_edge**3
         if self.distribution != "empirical" and (self.bytes_min or self.bytes_mean) < smallest:
             raise SpecError(
                 f"min_edge of {self.min_edge} voxels needs samples of at least {smallest} bytes",
@@ -78,12 +78,19 @@ class SizeSpec:
                 raise SpecError(f"quantiles go beyond bytes_max, {self.bytes_max}")
         elif self.quantiles or self.listed:
             raise SpecError("quantiles and listed need distribution = 'quantiles'")
-        if self.listed and (self.shape != "flat" or len(self.listed) > self.listed_among):
-            raise SpecError("listed needs shape = 'flat' and listed_among, which is not below their number")
+        if self.listed and (self.shape == "volume" or len(self.listed) > self.listed_among):
+            raise SpecError(
+                "listed needs shape = 'flat' or 'bytes', and listed_among, which is not below their number"
+            )
         if self.listed and not 0 < min(self.listed) <= max(self.listed) <= self.bytes_max:
             raise SpecError(f"listed must lie between 1 and bytes_max, {self.bytes_max}")
         if self.distribution == "empirical" and not self.cases:
             raise SpecError("cases must name the CSV file of an empirical distribution")
+
+    @property
+    def voxel_bytes(self) -> int:
+        """Bytes of a voxel."""
+        return 1 if self.shape == "bytes" else VOXEL_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +144,8 @@ class Recipe:
             raise SpecError(f"format must be one of {known}, not {self.format!r}")
         if not FORMATS.load(self.format).written:
             raise SpecError(f"feedrate reads files of the format {self.format}, but makes none")
+        if self.size.shape == "bytes" and self.format != "bytes":
+            raise SpecError(f"size.shape = 'bytes' needs the format bytes, not {self.format}")
         at_least(1, self, "files", "samples_per_file")
         at_least(0, self, "row_group")
         payload_ratio(self.payload)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.recipe import Recipe, SizeSpec
-from emulator.dataset.names import MOST_DEPTH
+from emulator.dataset.names import MOST_DEPTH, Tree
 from emulator.dataset.owned import files_below
 from emulator.dataset.payload import measure_payload
 from emulator.errors import DatasetError, storage_errors
@@ -30,7 +29,8 @@ LARGEST = 1000
 """Files whose sizes are kept exactly: the largest, which hold most bytes where sizes differ by orders."""
 _GOLDEN = 0.6180339887498949
 _SHARES = np.linspace(0, 1, 257)
-_SMALLEST = 5
+MOST_FOLDERS = 4096
+"""Folders whose levels and files are kept; of more, a random sample of so many."""
 _EVERY = 20_000
 
 
@@ -47,10 +47,8 @@ class Likeness:
     """Bytes of the LARGEST largest files, in no order."""
     quantiles: tuple[int, ...]
     """Bytes of the others (of all, if there are no others): the smallest, evenly spaced ones, the largest."""
-    folders: int
-    """Folders that hold files; 0: most files lie in the folder itself."""
-    depth: int
-    """Levels of folders that files lie below, on average; 1 or more."""
+    tree: Tree | None
+    """Its folders, or a random sample of MOST_FOLDERS; None: all files lie in the folder itself."""
     ratio: float | None
     """Factor by which zstd compresses the bytes that were read; None: none were."""
 
@@ -58,7 +56,7 @@ class Likeness:
         """Return a recipe for files of bytes like these. Raises SpecError."""
         sizes, most = self.quantiles, max(self.largest)
         one = sizes[0] == most
-        mean = max(_SMALLEST, round(self.bytes / self.files))
+        mean = max(1, round(self.bytes / self.files))
         size = SizeSpec(
             distribution="fixed" if one else "quantiles",
             quantiles=() if one else sizes,
@@ -66,7 +64,7 @@ class Likeness:
             listed_among=0 if one else self.files,
             bytes_mean=sizes[0] if one else min(max(mean, sizes[0]), most),
             bytes_max=max(2**32 - 2**20, most) if most < 2**32 else most,
-            shape="flat",
+            shape="bytes",
         )
         title = f"like a folder of {self.files} files"
         return Recipe(name="like", title=title, format="bytes", payload=payload, files=self.files, size=size)
@@ -85,19 +83,22 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
     names: list[str] = []
     files = total = empty = 0
     smallest, largest = 2**63, list[int]()
-    depths: Counter[int] = Counter()
-    folders: Counter[int] = Counter()
-    before = None
+    folders = 0
+    held: list[list[int]] = []  # of the sampled folders: levels, files
+    before, current = None, [0, 0]
     with storage_errors("cannot list the folder"):
         for name, size in files_below(folder):
             if not size:
                 empty += 1
                 continue
             files, total = files + 1, total + size
-            inside, depth = name.rpartition("/")[0], name.count("/")
-            depths[depth] += 1
-            folders[depth] += inside != before
-            before = inside
+            if (inside := name.rpartition("/")[0]) != before:
+                before, folders, current = inside, folders + 1, [min(name.count("/"), MOST_DEPTH), 0]
+                if len(held) < MOST_FOLDERS:
+                    held.append(current)
+                elif (place := draw.randrange(folders)) < MOST_FOLDERS:
+                    held[place] = current
+            current[1] += 1
             smallest = min(smallest, size)
             (heapq.heappush if len(largest) < LARGEST else heapq.heappushpop)(largest, size)
             if len(sizes) < SAMPLED:
@@ -111,20 +112,24 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
     progress(files, total)
     if not files:
         raise DatasetError(f"{folder} holds no files with anything in them", "give the folder of the data")
-    usual, deep = depths.most_common(1)[0][0], depths.total() - depths[0]
     measured = measure_payload(FolderStore(folder), names) if content else None
     return Likeness(
         files=files,
         bytes=total,
         empty=empty,
-        largest=spread([max(_SMALLEST, size) for size in largest]),
+        largest=spread([max(1, size) for size in largest]),
         quantiles=_quantiles(np.sort(sizes), files, total, largest, smallest),
-        folders=folders.total() - folders[0] if usual else 0,
-        depth=min(
-            max(1, round(sum(depth * held for depth, held in depths.items()) / max(1, deep))), MOST_DEPTH
-        ),
+        tree=_tree(held) if any(depth for depth, _ in held) else None,
         ratio=None if measured is None else float(measured["zstd_ratio"]),
     )
+
+
+def _tree(held: list[list[int]]) -> Tree:
+    """Return folders of these levels and files, in an order in which any part of them is like all."""
+    held.sort()
+    places = np.argsort(np.arange(len(held)) * _GOLDEN % 1)
+    depths, files = np.array(held)[places].T
+    return Tree(tuple(depths.tolist()), tuple(np.cumsum(files).tolist()))
 
 
 def spread(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -142,7 +147,7 @@ def _quantiles(
     """
     others = files - len(largest)
     if not others:
-        return tuple(max(_SMALLEST, int(size)) for size in np.quantile(sorted(largest), _SHARES))
+        return tuple(max(1, int(size)) for size in np.quantile(sorted(largest), _SHARES))
     cut = min(largest)
     rest = sizes[:others] if len(sizes) == files else sizes[sizes < cut]
     found = np.quantile(rest if len(rest) else [cut], _SHARES)
@@ -150,4 +155,4 @@ def _quantiles(
     mean = (total - sum(largest)) / others
     for _ in range(8):  # those at an end move no further
         found = np.clip(found * mean * (len(found) - 1) / np.sum((found[1:] + found[:-1]) / 2), smallest, cut)
-    return tuple(max(_SMALLEST, int(size)) for size in np.rint(found))
+    return tuple(max(1, int(size)) for size in np.rint(found))

@@ -6,6 +6,7 @@ import math
 import os
 from abc import abstractmethod
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -56,23 +57,57 @@ class Names(NamesByIndex):
     """Number of sub-folders, which the files fill in turn; 0: none."""
     folder: str = ""
     """Folder below the dataset's that holds all files; empty: the dataset's own."""
-    depth: int = 1
-    """Levels of folders that the sub-folders make, themselves included."""
+    tree: Tree | None = None
+    """Unlike sub-folders, in place of `subfolders`."""
 
     def __len__(self) -> int:
         return self.files
 
     def name(self, number: int) -> str:
         plain = f"sample_{number:07d}{self.suffix}"
-        dealt = f"{self.leaf(number % self.subfolders)}/{plain}" if self.subfolders else plain
-        return f"{self.folder}/{dealt}" if self.folder else dealt
+        leaf = f"{number % self.subfolders:04d}" if self.subfolders else ""
+        if self.tree is not None:
+            leaf = self.tree.path(*self.tree.place(number))
+        return "/".join(part for part in (self.folder, leaf, plain) if part)
 
-    def leaf(self, number: int) -> str:
-        """Return the path of sub-folder `number` below `folder`. Every level has about the same width."""
-        wide, parts = _wide(self.subfolders, self.depth), []
-        for _ in range(self.depth):
-            number, digit = divmod(number, wide)
-            parts.append(f"{digit:04d}")
+    def leaves(self) -> Iterator[str]:
+        """Yield the paths of the sub-folders below `folder` that hold files."""
+        if self.tree is None:
+            yield from (f"{number:04d}" for number in range(min(self.subfolders, self.files)))
+            return
+        last, entry = self.tree.place(self.files - 1)
+        for again in range(last + 1):
+            wanted = range(entry + 1) if again == last else range(len(self.tree.depths))
+            yield from filter(None, (self.tree.path(again, number) for number in wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Folders as somebody has them: levels and files of each. With more files there are more such folders."""
+
+    depths: tuple[int, ...]
+    """Levels of folders down to it; 0: the dataset's own folder."""
+    ends: tuple[int, ...]
+    """Files in it and in those before it."""
+
+    def __post_init__(self) -> None:
+        if not all(0 <= depth <= MOST_DEPTH for depth in self.depths) or len(self.depths) != len(self.ends):
+            raise SpecError("depths are not those of folders")
+        if not self.ends or any(after <= before for before, after in pairwise((0, *self.ends))):
+            raise SpecError("ends of folders must ascend")
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return (how often all folders were filled before, the folder) of file `number`."""
+        again, slot = divmod(number, self.ends[-1])
+        return again, bisect_right(self.ends, slot)
+
+    def path(self, again: int, entry: int) -> str:
+        """Return the path of a folder. Every level has about the same width."""
+        depth = self.depths[entry]
+        wide, parts = _wide(len(self.depths), max(1, depth)), []
+        for level in range(depth):
+            entry, digit = divmod(entry, wide)
+            parts.append(f"{digit + (again * wide if level == depth - 1 else 0):04d}")
         return "/".join(reversed(parts))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from emulator.config.recipe import Recipe
 from emulator.dataset.formats import format_of
 from emulator.dataset.formats.base import Format
-from emulator.dataset.names import MOST_DEPTH, TRAINING, VALIDATION, Names
+from emulator.dataset.names import TRAINING, VALIDATION, Names, Tree
 from emulator.dataset.sizes import Index, Sizes, sizes_of
 from emulator.errors import SpecError
 from emulator.units import show_bytes
@@ -46,8 +46,8 @@ class DatasetPlan:
     subfolders: int = 0
     folder: str = ""
     """Folder that all files lie in, below the dataset's: `train` for DLIO."""
-    depth: int = 1
-    """Levels of folders that the sub-folders make."""
+    tree: Tree | None = None
+    """Unlike sub-folders, in place of `subfolders`."""
     seeds: tuple[Mapping[str, str], ...] = ()
     """name and sha256 of the seed volumes that samples are grown from; none for synthetic payloads."""
 
@@ -56,8 +56,8 @@ class DatasetPlan:
             raise SpecError("files must be at least 1, seed and subfolders at least 0")
         if self.files > MAX_FILES:
             raise SpecError(f"{self.files} files are more than {MAX_FILES}", "take larger samples")
-        if not 1 <= self.depth <= MOST_DEPTH or self.folder not in ("", TRAINING):
-            raise SpecError("depth or folder is not that of a dataset")
+        if self.folder not in ("", TRAINING):
+            raise SpecError("folder is not that of a dataset")
 
     @cached_property
     def form(self) -> Format:
@@ -67,7 +67,7 @@ class DatasetPlan:
     @cached_property
     def names(self) -> Names:
         """File names by index."""
-        return Names(self.files, self.form.suffix, self.subfolders, self.folder, self.depth)
+        return Names(self.files, self.form.suffix, self.subfolders, self.folder, self.tree)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -98,7 +98,7 @@ class DatasetPlan:
             "subfolders": self.subfolders,
             "seeds": [dict(seed) for seed in self.seeds],
             **({"folder": self.folder} if self.folder else {}),
-            **({"depth": self.depth} if self.depth > 1 else {}),
+            **({"tree": dataclasses.asdict(self.tree)} if self.tree else {}),
         }
         if self.recipe.format == "parquet":
             facts["columns"] = [dataclasses.asdict(column) for column in self.recipe.columns]
@@ -118,9 +118,7 @@ class DatasetPlan:
 
         The suffix of a format with a folder per sample has a slash; each sample adds a folder or more.
         """
-        leaves = [
-            PurePosixPath(self.names.leaf(number)) for number in range(min(self.subfolders, self.files))
-        ]
+        leaves = [PurePosixPath(leaf) for leaf in self.names.leaves()]
         dealt = {str(path) for leaf in leaves for path in (leaf, *leaf.parents[:-1])}
         inner = _outer_first(dealt)
         around = (

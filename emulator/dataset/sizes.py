@@ -173,8 +173,8 @@ class Sizes:
             number = np.minimum(-(-place * len(listed) // among), len(listed) - 1)
             exact = number * among // len(listed) == place
             size = np.where(exact, np.asarray(listed, np.float64)[number], size)
-        if self.spec.shape == "flat":
-            voxels = np.maximum(size // VOXEL_BYTES, 1).astype(np.int64)
+        if self.spec.shape != "volume":
+            voxels = np.maximum(size // self.spec.voxel_bytes, 1).astype(np.int64)
             return np.stack([np.ones_like(voxels), np.ones_like(voxels), voxels], axis=1)
         aspect = np.interp(quantiles(indices, self.seed, "aspect", _SILVER), grid, self.aspect_table)
         return shapes_from_bytes(size, aspect, self.spec.min_edge)

@@ -155,8 +155,8 @@ def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault
         return []
     leaves = []
     if isinstance(store, FolderStore):
-        leaves = [plan.names.leaf(number) for number in range(min(plan.subfolders, plan.files))]
-        leaves = [f"{plan.folder}/{leaf}" if plan.folder else leaf for leaf in leaves]
+        outer = sorted({leaf.partition("/")[0] for leaf in plan.names.leaves()})
+        leaves = [f"{plan.folder}/{leaf}" if plan.folder else leaf for leaf in outer]
     found = [store.names(f"{leaf}/") for leaf in leaves[share::shares]]
     if share == 0:
         found.append(store.names(without=frozenset(leaves)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from command import feedrate
 
 from emulator.dataset import like
 from emulator.dataset.manifest import open_dataset
-from emulator.dataset.names import Names
+from emulator.dataset.names import Names, Tree
 from emulator.dataset.plan import DatasetPlan
 from emulator.errors import DatasetError
 from emulator.storage.folder import FolderStore
@@ -45,8 +46,8 @@ def test_files_sizes_and_tree_are_like_the_folders_and_names_are_nobodys(tmp_pat
 
 
 def plan_like(folder) -> DatasetPlan:
-    recipe = like.look_at(folder, content=False, progress=lambda files, size: None).recipe()
-    return DatasetPlan(recipe=recipe, seed=3, files=recipe.files)
+    found = like.look_at(folder, content=False, progress=lambda files, size: None)
+    return DatasetPlan(recipe=found.recipe(), seed=3, files=found.files, tree=found.tree)
 
 
 SMALL_AND_HUGE = {
@@ -59,14 +60,14 @@ SMALL_AND_HUGE = {
 
 @pytest.mark.parametrize("name", SMALL_AND_HUGE)
 def test_bytes_are_kept_within_a_percent_and_the_largest_files_exactly(name, tmp_path):
-    theirs = sorted(max(5, size) for size in SMALL_AND_HUGE[name])
+    theirs = sorted(max(1, size) for size in SMALL_AND_HUGE[name])
     for number, size in enumerate(theirs):
         with (tmp_path / str(number)).open("wb") as file:
             file.truncate(size)  # a file of holes
     plan = plan_like(tmp_path)
     ours = np.sort(plan.planned_bytes(np.arange(plan.files)))
     assert len(ours) == len(theirs) and abs(ours.sum() / sum(theirs) - 1) < 0.01
-    assert (np.abs(ours[-1000:] - theirs[-1000:]) < 5).all()  # whole voxels
+    assert ours[-1000:].tolist() == theirs[-1000:]
     mine, other = (
         np.quantile(sizes, np.linspace(0.02, 0.98, 49), method="lower") for sizes in (ours, theirs)
     )
@@ -75,11 +76,24 @@ def test_bytes_are_kept_within_a_percent_and_the_largest_files_exactly(name, tmp
     assert len(theirs) == 2 or abs(half / sum(theirs) - 1) < 0.3, "the largest are spread"
 
 
-def test_files_a_folder_and_their_mean_depth_are_kept(tmp_path):
-    leaves = ["a", "b/c", "b/c/d", "e/f/g", "e/f/h"]
-    make(tmp_path, [100] * 50, leaves)
-    found = like.look_at(tmp_path, content=False, progress=lambda files, size: None)
-    assert (found.folders, found.depth) == (5, round((1 + 2 + 3 + 3 + 3) / 5))
+def test_files_a_folder_and_its_depth_are_kept(tmp_path):
+    leaves = ["", "a", "b/c", *["b/c/d"] * 4, "e/f/g", *["e/f/h/i/j"] * 7]
+    make(tmp_path, [100] * 150, leaves)
+    plan = plan_like(tmp_path)
+    for files, times in ((150, 1), (450, 3)):
+        names = DatasetPlan(recipe=plan.recipe, seed=3, files=files, tree=plan.tree).names
+        held = Counter(name.rpartition("/")[0] for name in names)
+        found = sorted((leaf.count("/") + bool(leaf), count) for leaf, count in held.items() if leaf)
+        assert found == sorted([(1, 10), (2, 10), (3, 40), (3, 10), (5, 70)] * times)
+        assert held[""] == 10 * times and set(names.leaves()) == held.keys() - {""}
+
+
+def test_a_sample_of_folders_stands_for_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(like, "MOST_FOLDERS", 10)
+    make(tmp_path, [100] * 200, [f"{number % 3}/{number}" for number in range(100)])
+    plan = plan_like(tmp_path)
+    assert plan.tree is not None and len(plan.tree.depths) == 10
+    assert len(set(plan.names.leaves())) == 100 and len(set(plan.names)) == 200
 
 
 def test_a_sample_of_sizes_stands_for_many_files(tmp_path, monkeypatch):
@@ -96,7 +110,7 @@ def test_compression_is_measured_when_asked_for(tmp_path):
     (tmp_path / "zeros").write_bytes(bytes(500_000))
     (tmp_path / "random").write_bytes(os.urandom(500_000))
     found = like.look_at(tmp_path, content=True, progress=lambda files, size: None)
-    assert found.ratio == pytest.approx(2, rel=0.05) and found.folders == 0
+    assert found.ratio == pytest.approx(2, rel=0.05) and found.tree is None
     with pytest.raises(DatasetError, match="no files"):
         (tmp_path / "none").mkdir()
         like.look_at(tmp_path / "none", content=False, progress=lambda files, size: None)
@@ -104,7 +118,7 @@ def test_compression_is_measured_when_asked_for(tmp_path):
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 def test_leaves_of_a_tree_are_different_and_deep(depth):
-    names = Names(5000, ".bytes", 1000, "", depth)
-    leaves = {names.leaf(number) for number in range(1000)}
+    tree = Tree((depth,) * 1000, tuple(range(5, 5005, 5)))
+    leaves = set(Names(5000, ".bytes", 0, "", tree).leaves())
     assert len(leaves) == 1000 and {leaf.count("/") for leaf in leaves} == {depth - 1}
     assert len({leaf.split("/")[0] for leaf in leaves}) <= round(1000 ** (1 / depth)) + 1

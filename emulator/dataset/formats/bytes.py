@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.config.recipe import VOXEL_BYTES, Recipe
 from emulator.config.workload import AccessSpec
 from emulator.dataset.formats.base import (
     ArrayBytes,
@@ -79,19 +80,25 @@ class Bytes(Format):
     many = True
     records = True
 
-    def __init__(self, access: AccessSpec | None = None) -> None:
+    def __init__(self, access: AccessSpec | None = None, voxel: int = VOXEL_BYTES) -> None:
+        """`voxel`: bytes of one, when files are made."""
         self._access = access or AccessSpec()
+        self._voxel = voxel
         self.partial = self._access.bytes_read > 0
+
+    def of(self, recipe: Recipe) -> Bytes:
+        return Bytes(self._access, recipe.size.voxel_bytes)
 
     def read_as(self, access: AccessSpec) -> Bytes:
         return Bytes(access)
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
-        return 5 * samples * voxels
+        return self._voxel * samples * voxels
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
         voxels = math.prod(shape)
-        return [(ArrayBytes("x", 4 * voxels), ArrayBytes("y", voxels))]
+        label = [ArrayBytes("y", voxels)] if self._voxel > 1 else []
+        return [(ArrayBytes("x", self._voxel * voxels - sum(one.size for one in label)), *label)]
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stretches:
         if columns:

@@ -167,10 +167,10 @@ def size_spec(sizes: Sequence[int], listed: bool = False) -> SizeSpec:
     """
     least, most = min(sizes), max(sizes)
     if least == most:
-        return SizeSpec(distribution="fixed", bytes_mean=max(5, least), shape="flat")
+        return SizeSpec(distribution="fixed", bytes_mean=least, shape="bytes")
     mean = fmean(sizes) if listed else sum((a + b) / 2 for a, b in pairwise(sizes)) / (len(sizes) - 1)
     return SizeSpec(
-        distribution="quantiles", quantiles=tuple(sizes), bytes_mean=max(5, round(mean)), shape="flat",
+        distribution="quantiles", quantiles=tuple(sizes), bytes_mean=round(mean), shape="bytes",
         bytes_max=max(most, 2**32 - 2**20), listed=spread(sizes) if listed else (),
         listed_among=len(sizes) if listed else 0,
     )  # fmt: skip

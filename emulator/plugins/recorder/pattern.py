@@ -143,9 +143,9 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             f"of the file; the replay reads as many for one, and has {per_file} samples in a file, not "
             f"{layout.samples_per_file}"
         )
-    access, block = access_of(loader, amount, layout, each, max(5, round(mean_file / per_file)), order)
-    sample_bytes = max(5, round(mean_file / per_file))
-    sizes = tuple(max(5, round(size / per_file)) for size in loader.reads.sizes)
+    access, block = access_of(loader, amount, layout, each, max(1, round(mean_file / per_file)), order)
+    sample_bytes = max(1, round(mean_file / per_file))
+    sizes = tuple(max(1, round(size / per_file)) for size in loader.reads.sizes)
     held = dataset_files(loader, alike, layout, demand)
     told = [
         *_access_words(loader, access, layout, per_file, sample_bytes),
