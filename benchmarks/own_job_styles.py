@@ -58,8 +58,8 @@ def hdf5(data: Path) -> None:
 def volumes(data: Path) -> None:
     import nibabel
 
-    for number in range(300):
-        volume = np.random.default_rng(number).integers(0, 400, (64, 64, 24), np.int16)
+    for number in range(1500):
+        volume = np.random.default_rng(number).integers(0, 400, (48, 48, 20), np.int16)
         nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), data / f"{number:04d}_x.nii.gz")
         nibabel.save(
             nibabel.Nifti1Image((volume > 300).astype(np.uint8), np.eye(4)), data / f"{number:04d}_y.nii.gz"
@@ -243,7 +243,9 @@ def webdataset(data: Path) -> Iterable[Any]:
     import webdataset as wds
 
     files = [str(path) for path in sorted(data.iterdir())]
-    made = wds.WebDataset(files, shardshuffle=100).shuffle(200).to_tuple("bin").map(lambda one: len(one[0]))
+    made = (
+        wds.WebDataset(files, shardshuffle=100).shuffle(200).to_tuple("bin").map(lambda one: (len(one[0]),))
+    )
     return loader(made.batched(BATCH), batch_size=None)
 
 
@@ -268,7 +270,9 @@ def tfdata(data: Path) -> Iterable[Any]:
 
 def grained(data: Path) -> Iterable[Any]:
     import grain
+    from absl import flags
 
+    flags.FLAGS.mark_as_parsed()
     dataset = Npy(data)
     indices = grain.samplers.IndexSampler(len(dataset), shuffle=True, num_epochs=1, seed=1)
     return grain.DataLoader(
@@ -294,8 +298,9 @@ def lightning(data: Path, tick: Callable[[], None]) -> None:
             return torch.optim.SGD(self.parameters(), 0.1)
 
     trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
-    )
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        plugins=[pl.fabric.plugins.environments.LightningEnvironment()],
+    )  # fmt: skip
     trainer.fit(Model(), loader(Npy(data)))
 
 
@@ -439,13 +444,13 @@ def measure(kind: str, folder: Path, rate: float, late: float, turns: int, proce
         run(PYTHON, HERE, "make", kind, data)
         evict(data)
         device_of(folder)
-        run(*FEEDRATE, "record", "--out", job, "--force", "--traced-steps", 60, "--",
-            *job_of(kind, data, 180, processes))  # fmt: skip
+        run(*FEEDRATE, "record", "--out", job, "--force", "--traced-steps", 40, "--",
+            *job_of(kind, data, 140, processes))  # fmt: skip
         run(*FEEDRATE, "generate", folder / "mnt/replay", "--recipe", job / "recipe.toml")
         limit(folder, rate, late)
         found: dict[str, list[float]] = {"job": [], "torch": [], "direct": []}
         flags: set[str] = set()
-        steps = 100
+        steps = 80
         for turn in range(turns):
             for how in ("job", "torch", "direct") if turn % 2 else ("torch", "job", "direct"):
                 evict(folder / "mnt")

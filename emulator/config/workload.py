@@ -112,11 +112,14 @@ class LoaderSpec:
     """Bytes of one read request."""
     crop: tuple[int, ...] = (128, 128, 128)
     """Voxels of the random crop that the torch loader keeps of a sample; empty: the whole sample."""
+    batch_cpu_seconds: Seconds = 0.0
+    """CPU seconds of a recorded job's worker for a batch, as for decoding. A worker of a replay sleeps
+    for what it did not spend itself. The simulator leaves it out."""
     stall_timeout: Seconds = 300.0
     """Seconds without a batch after which the run fails because the storage hangs."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "prefetch")
+        at_least(0, self, "prefetch", "batch_cpu_seconds")
         at_least(1, self, "batch_size", "workers")
         at_least(BLOCK_BYTES, self, "block_bytes")
         positive(self, "stall_timeout")

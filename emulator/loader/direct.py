@@ -159,15 +159,23 @@ class DirectLoader:
                 if scanner is None or scanner.waits:
                     lead.give_way()
                 before, epoch = epoch, task[0].epoch
-                self._read(*task, scanner, buffer, anew=self._evicts and before != epoch)
+                self._read(*task, scanner, buffer, lead, anew=self._evicts and before != epoch)
 
     def _read(
-        self, slot: _Slot, reads: Sequence[Read], scanner: Scanner | None, buffer: memoryview, *, anew: bool
+        self,
+        slot: _Slot,
+        reads: Sequence[Read],
+        scanner: Scanner | None,
+        buffer: memoryview,
+        lead: _Lead,
+        *,
+        anew: bool,
     ) -> None:
         if slot.cancelled:
             return
         if math.isnan(slot.began):
             slot.began = time.monotonic()
+        spent = time.thread_time()
         try:
             if scanner is not None:
                 if anew:
@@ -176,6 +184,9 @@ class DirectLoader:
                 size = scanner.scan(wanted, self._reader.form.check_head, slot.is_cancelled)
             else:
                 size = sum(self._reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
+            if decoding := self._spec.batch_cpu_seconds * len(reads) / self._spec.batch_size:
+                lead.give_way()
+                time.sleep(max(0.0, spent + decoding - time.thread_time()))
         except BaseException as error:  # noqa: BLE001  the consumer raises it; else it would wait forever
             self._fail(slot, error)
         else:

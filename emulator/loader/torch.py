@@ -92,7 +92,10 @@ class TorchLoader:
             }
         with _quiet():
             self._loader: DataLoader[Any] | None = DataLoader(
-                StepDataset(reader), batch_sampler=self._batches, collate_fn=as_it_is, **by_workers
+                StepDataset(reader, spec.batch_cpu_seconds),
+                batch_sampler=self._batches,
+                collate_fn=as_it_is,
+                **by_workers,
             )
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:

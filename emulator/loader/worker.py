@@ -172,14 +172,18 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
     It returns errors: a raised one would reach the rank as DataLoader's traceback of the worker.
     """
 
-    def __init__(self, reader: SampleReader | RecordReader | FeedrateError) -> None:
-        """`reader` may be the error that kept it from being opened: then all steps return it."""
+    def __init__(self, reader: SampleReader | RecordReader | FeedrateError, cpu_seconds: float = 0.0) -> None:
+        """`reader` may be the error that kept it from being opened: then all steps return it.
+
+        `cpu_seconds`: as LoaderSpec.batch_cpu_seconds.
+        """
         self.reader = reader
+        self._cpu_seconds = cpu_seconds
         self._diary: _Diary | None = None
 
-    def __reduce__(self) -> tuple[Callable[[bytes], StepDataset], tuple[bytes]]:
+    def __reduce__(self) -> tuple[Callable[[bytes, float], StepDataset], tuple[bytes, float]]:
         # Packed, so that an error of opening files does not end the new worker while it unpickles.
-        return _opened, (bytes(ForkingPickler.dumps(self.reader)),)
+        return _opened, (bytes(ForkingPickler.dumps(self.reader)), self._cpu_seconds)
 
     def close(self) -> None:
         """Close the files that are open. Only steps of an error can be read afterwards."""
@@ -196,13 +200,13 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
         if torch.utils.data.get_worker_info() is None:  # the rank, which reads its schedstat itself
             return _collated(self.reader, request, None)
         if self._diary is None:
-            self._diary = _Diary(self.reader.whole.storage)
+            self._diary = _Diary(self.reader.whole.storage, self._cpu_seconds)
         return _collated(self.reader, request, self._diary)
 
 
-def _opened(packed: bytes) -> StepDataset:
+def _opened(packed: bytes, cpu_seconds: float) -> StepDataset:
     try:
-        return StepDataset(ForkingPickler.loads(packed))
+        return StepDataset(ForkingPickler.loads(packed), cpu_seconds)
     except FeedrateError as error:
         return StepDataset(error)
 
@@ -217,6 +221,8 @@ def _collated(
         return error
     except Exception as error:  # noqa: BLE001  a bug: the rank says where, not four tracebacks of torch's
         return RankError(unexpected(error))
+    if diary:
+        diary.decode()
     ready, counts = time.monotonic(), reader.whole.storage.stats.drain()
     made = diary.end(before) if diary and before else None
     batch = Batch(request.portion.samples, loaded.bytes, ready, loaded.began, made)
@@ -226,8 +232,10 @@ def _collated(
 class _Diary:
     """A worker's time by cause, from its threads' schedstat, batch by batch."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, cpu_seconds: float) -> None:
         self._last: Page | None = None
+        self._cpu_seconds = cpu_seconds
+        self._spent = time.process_time()
         info = torch.utils.data.get_worker_info()
         workers = info.num_workers if info is not None and storage.turns else 1
         self._books = Books(storage.stats.tallies, together=workers)
@@ -235,6 +243,11 @@ class _Diary:
     def begin(self) -> Page:
         """Start a batch."""
         return self._books.look()
+
+    def decode(self) -> None:
+        """Sleep for the CPU seconds of a batch that this worker has not spent since the last one."""
+        time.sleep(max(0.0, self._spent + self._cpu_seconds - time.process_time()))
+        self._spent = time.process_time()
 
     def end(self, before: Page) -> Made | None:
         """End the batch that `begin` started with `before`; None without schedstat."""

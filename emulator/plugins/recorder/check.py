@@ -111,7 +111,7 @@ def _checked(written: Written, watch: Watch) -> Written:
     )
     if not found.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
-        found = replace(found, why=_why(written, loader, replay, rows, found.difference, flags))
+        found = replace(found, why=_why(written, loader, replay, rows, flags))
     return _with_job(written, replay=found)
 
 
@@ -179,9 +179,7 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
     return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds), steps=steps)
 
 
-def _why(
-    written: Written, loader: Loader, replay: Pace, rows: Steps, difference: float, flags: Sequence[str]
-) -> str:
+def _why(written: Written, loader: Loader, replay: Pace, rows: Steps, flags: Sequence[str]) -> str:
     """Return recorded reasons why the replay can be faster or slower than the job."""
     step, found = written.observation.step, []
     asked = loader.steps * loader.share_read * loader.ahead
@@ -191,12 +189,6 @@ def _why(
         found.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
     if loader.reads.mapped:
         found.append("the job maps files, and which of their bytes it touches is not seen")
-    if (
-        step is not None
-        and difference > 0
-        and loader.batch_cpu_seconds > step.seconds * loader.settings.workers / 2
-    ):
-        found.append("the job's workers are busy with decoding, and the replay's decode nothing")
     if step is not None and step.bound:
         found.append(f"the step time is a bound: {step_words(step)}")
     if step is not None and step.traced:

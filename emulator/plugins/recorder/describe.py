@@ -117,7 +117,12 @@ def describe(observation: Observation, name: str) -> Described:
         access=pattern.access,
         job=JobSpec(samples=its / batch if its else 1.0),
         loader=LoaderSpec(
-            batch_size=batch, workers=workers, prefetch=prefetch, block_bytes=pattern.block_bytes, crop=()
+            batch_size=batch,
+            workers=workers,
+            prefetch=prefetch,
+            block_bytes=pattern.block_bytes,
+            crop=(),
+            batch_cpu_seconds=0.0 if settings.marked else loader.batch_cpu_seconds,
         ),
         accelerator=AcceleratorSpec(
             name=accelerator,
@@ -140,6 +145,7 @@ def describe(observation: Observation, name: str) -> Described:
             "access.pattern": f"{recorded}: sampler {settings.sampler}, {how}",
             "accelerator.step_seconds": f"{recorded}: {step_words(step)}",
             "accelerator.host_cpu_seconds": f"{recorded}: CPU time of its processes",
+            "loader.batch_cpu_seconds": f"{recorded}: CPU time of its workers",
         },
     )
     recipe = recipe_of(pattern, name, recorded)
@@ -236,11 +242,6 @@ def of_loader(
                 "slower than its replay (flag job-cpu)"
             )
         told.append(line)
-    if loader.batch_cpu_seconds > 0.5 * settings.workers * step.seconds:
-        told.append(
-            f"a batch costs its {settings.workers} workers {show_seconds(loader.batch_cpu_seconds)} of CPU: "
-            "where decoding is the limit, the replay, which does not decode, is faster than the job"
-        )
     return told
 
 
