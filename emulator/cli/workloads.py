@@ -21,6 +21,7 @@ _SILENT = (
     ("access", "bytes_read", 0),
     ("access", "chunk_bytes", 0),
     ("access", "head_bytes", 0),
+    ("loader", "batch_cpu_seconds", 0.0),
 )
 """(section, key, value) of defaults that are not shown."""
 
