@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.plugins.recorder.check import _pace
+from emulator.config.workload import load_workload
+from emulator.errors import SpecError
+from emulator.plugins.recorder.check import _cache, _pace
+from emulator.plugins.recorder.observation import Loader, Settings
+from emulator.plugins.recorder.reads import Reads
 from emulator.record.steps import STEP
 
 
@@ -18,3 +22,16 @@ def test_a_replay_that_runs_ahead_is_as_fast_as_its_accelerator():
         rows[step]["step"], rows[step]["got"], rows[step]["woke"] = step, now, ends[-1]
     found = _pace(rows, 4 + 19)
     assert found is not None and found.seconds == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize(("share", "cache"), [(1.1, "cold"), (0.05, "warm"), (0.5, None), (None, None)])
+def test_a_job_read_cold_if_its_samples_came_from_storage_however_often_it_reads_them(share, cache):
+    workload = load_workload("unet3d-tiny")
+    stored = share and share * workload.sample.bytes_mean * workload.loader.batch_size
+    loader = Loader(rank=0, host="", process=1, settings=Settings(), epochs=1, steps=9, samples=9,
+                    batch_call_bytes=9e9, batch_storage_bytes=stored, reads=Reads())  # fmt: skip
+    if cache:
+        assert _cache(loader, workload) == cache
+    else:
+        with pytest.raises(SpecError):
+            _cache(loader, workload)

@@ -117,11 +117,10 @@ def _checked(written: Written, watch: Watch) -> Written:
 
 def _cache(loader: Loader, workload: Workload) -> Literal["cold", "warm"]:
     """Return the cache state for the replay. Raises SpecError if it is mixed or not known."""
-    stored = loader.stored
-    if workload.access.mapped and stored is not None:  # read calls say nothing of it
-        stored = loader.batch_storage_bytes / (workload.sample.bytes_mean * workload.loader.batch_size)
-    if stored is None:
+    if loader.batch_storage_bytes is None:
         raise SpecError("it is not known whether the job read from storage or from memory", "")
+    # Not by the bytes of its calls: libraries read a file's header again, and faults of maps are no calls.
+    stored = loader.batch_storage_bytes / (workload.sample_read.bytes_mean * workload.loader.batch_size)
     if _WARM < stored < _COLD:
         raise SpecError(
             f"{stored:.0%} of the job's bytes came from storage, the others from memory, as no replay's do",

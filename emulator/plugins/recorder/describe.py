@@ -63,8 +63,7 @@ def main_loader(observation: Observation) -> Loader | None:
         step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
         batch_cpu_seconds=sum(one.batch_cpu_seconds for one in alike) / len(alike),
         batch_call_bytes=_mean([one.batch_call_bytes for one in alike]),
-        batch_storage_bytes=fmean(one.batch_storage_bytes for one in alike),
-        stored=_mean([one.stored for one in alike]),
+        batch_storage_bytes=_mean([one.batch_storage_bytes for one in alike]),
         reads=reads,
     )
 
@@ -103,7 +102,6 @@ def describe(observation: Observation, name: str) -> Described:
     told = [*pattern.told, *of_loader(loader, step, ranks, cores, pattern.access.buffered)]
     workers = max(1, settings.workers)
     prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 0
-    accelerator = loader.accelerator or "CPU of the recorded job"
     recorded = f"recorded on {observation.machine.get('host', loader.host)}, {observation.created}"
     where = "its marks of steps" if settings.marked else "its DataLoader"
     how = {"strace": "traced system calls", "python": "opened files and /proc/PID/io"}.get(
@@ -124,15 +122,9 @@ def describe(observation: Observation, name: str) -> Described:
             crop=(),
             batch_cpu_seconds=0.0 if settings.marked else loader.batch_cpu_seconds,
         ),
-        accelerator=AcceleratorSpec(
-            name=accelerator,
-            step_seconds=step.seconds,
-            step_batch_size=batch,
-            provenance="bound" if step.bound else "recorded",
-            compute="empirical" if step.quantiles else "constant",
-            quantiles=step.quantiles or None,
+        accelerator=replace(
+            accelerator_of(step, loader.accelerator or "CPU of the recorded job", batch),
             together=ranks > 1,
-            in_flight=step.in_flight,
             host_cpu_seconds=loader.cpu_seconds or None,
         ),
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),
@@ -150,6 +142,19 @@ def describe(observation: Observation, name: str) -> Described:
     )
     recipe = recipe_of(pattern, name, recorded)
     return Described(workload=workload, recipe=recipe, told=tuple(told))
+
+
+def accelerator_of(step: StepTime, name: str, batch: int) -> AcceleratorSpec:
+    """Return the accelerator `name` with this time for a step of `batch` samples."""
+    return AcceleratorSpec(
+        name=name,
+        step_seconds=step.seconds,
+        step_batch_size=batch,
+        provenance="bound" if step.bound else "recorded",
+        compute="empirical" if step.quantiles else "constant",
+        quantiles=step.quantiles or None,
+        in_flight=step.in_flight,
+    )
 
 
 def recipe_of(pattern: Pattern, name: str, source: str) -> Recipe:

@@ -30,11 +30,8 @@ class Settings:
     """True for an IterableDataset."""
     dataset_length: int = -1
     """Samples in the dataset, by len(); -1: it has no length."""
-    pin_memory: bool = False
-    drop_last: bool = False
     persistent_workers: bool = False
-    context: str = ""
-    """Start method of the workers: fork, spawn or forkserver."""
+    """Workers stay from one epoch to the next."""
     auto_collation: bool = True
     """False if the DataLoader does not collate: the dataset returns batches, or single samples."""
     marked: bool = False
@@ -76,16 +73,16 @@ class Loader:
     """Mean CPU seconds of the workers per batch, untraced if batches came after tracing."""
     batch_call_bytes: float | None = None
     """Mean bytes that read(2) and the like returned per batch, untraced; None: not known."""
-    batch_storage_bytes: float = 0.0
-    """Mean bytes from storage per batch, untraced if batches came after tracing."""
-    stored: float | None = None
-    """Bytes from storage per byte read, untraced if batches came after tracing; None: not known."""
+    batch_storage_bytes: float | None = None
+    """Mean bytes from storage per batch, untraced if batches came after tracing; None: not known."""
     reads: Reads
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "epochs", "steps", "samples")
         at_least(1, self, "ahead")
-        at_least(0, self, "others", "step_cpu_seconds", "batch_cpu_seconds", "stored", "batch_samples")
+        at_least(
+            0, self, "others", "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes", "batch_samples"
+        )
 
     @property
     def share_read(self) -> float:

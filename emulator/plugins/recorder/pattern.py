@@ -403,6 +403,7 @@ def access_of(
         head_bytes=head,
         buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
+        refill="persistent" if loader.settings.persistent_workers else "epoch",
     )
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 
 import numpy as np
@@ -310,90 +310,80 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
 
 
 def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:
-    """What a step takes, from the steps of all ranks after `warmup` of each; None: too few were seen.
+    """Return what a step takes, from the steps of all ranks after `warmup` of each; None for too few.
 
-    A step counts where no batch was waited for, now and at the steps before it: then what is between two
-    batches is the accelerator's time. Taking a batch that is there belongs to it. Ranks wait for each other
-    at every step, so it counts where none of them waited for a batch. `in_turn`: the process reads and
-    computes in turn, itself, and all of what is between two batches is computing. Nor does a step count in
-    which the process waited for another DataLoader, or took more of its batches than it does as a rule, as
-    to validate. Steps that were traced do not count where there are enough others.
+    A step counts where no batch was waited for: then what is between two batches is the accelerator's time.
+    `in_turn`: the process itself reads and computes in turn, and all that is between two batches is
+    computing. Steps that were traced do not count where there are enough others.
     """
-    fed, names, all_times, betweens, waits, owns = [], [], [], [], [], []
-    traced = False
+    used = [untraced(table[warmup:]) for table in tables]
+    used = [table for table in used if not np.isnan(table["between"]).all()]
+    whole = np.concatenate([np.zeros(0, SEEN), *(table[~np.isnan(table["between"])] for table in used)])
+    cycles = whole["wait"] + whole["between"]
+    if len(cycles) < few or not used:
+        return None
+    found = partial(
+        StepTime,
+        all_steps=len(cycles),
+        waited=float((whole["wait"] + whole["other_wait"]).sum() / cycles.sum()) if cycles.sum() else 0.0,
+        traced=bool(whole["traced"].any()),
+    )
+    if not in_turn and (ahead := queued(tables, warmup)):
+        return found(seconds=ahead[0], in_flight=ahead[1], steps=len(cycles))
+    most, like = float(cycles.mean()), True
+    if in_turn:
+        times = np.concatenate([table["between"][_alone(table)] for table in used])
+    else:
+        times = _fed(used)
+        if len(times):
+            most, like = _compared(used, times)
+    if len(times) < few or not like:
+        at_least = float(np.median(whole["between"] - whole["other_wait"]))
+        return found(seconds=most, bound=True, at_least=at_least, steps=len(times))
+    return found(
+        seconds=float(times.mean()), steps=len(times), in_turn=in_turn, quantiles=quantiles_of(times)
+    )
+
+
+def _fed(tables: Sequence[Table]) -> NDArray[np.float64]:
+    """Return the seconds from batch to batch of steps at which no rank waited for a batch.
+
+    Nor at the _SETTLE steps before. Ranks wait for each other at every step, so that all must have been fed.
+    Taking a batch that is there belongs to the step.
+    """
+    chosen, names = [], []
     for table in tables:
-        table = untraced(table[warmup:])
-        traced |= bool(table["traced"].any())
-        whole = ~np.isnan(table["between"])
-        cycle = np.where(whole, table["wait"] + table["between"], 0.0)
-        if not whole.any():
-            continue
-        typical = float(np.median(table["between"][whole]))
-        alone = _alone(table)
-        owns.append(table[alone])
-        all_times.append(cycle[whole])
-        betweens.append((table["between"] - table["other_wait"])[whole])
-        waits.append((table["wait"] + table["other_wait"])[whole])
-        if in_turn:
-            fed.append(table["between"][alone])
-            continue
-        quick = 2 * float(np.quantile(table["wait"], 0.1))  # what taking a batch costs anyway
-        quick = max(_SMALL * typical, quick if quick <= _DEAR * typical else 0.0)
-        ready = np.where(table["ready"] == 2, table["wait"] <= quick, table["ready"] == 1)
-        ready |= table["wait"] <= _SMALL * typical
-        ready &= table["wait"] <= np.maximum(typical, 1e-3)  # there, but handed over late: it was waited for
+        typical = float(np.nanmedian(table["between"]))
+        ready = _was_there(table, typical)
         begins = np.r_[True, (np.diff(table["epoch"]) != 0) | (np.diff(table["step"]) != 1)]
-        length, chosen = 0, np.zeros(len(table), bool)
+        length, fed = 0, _alone(table)
         for number in range(len(table)):
             length = 0 if begins[number] or not ready[number] else length + 1
-            chosen[number] = length > _SETTLE and alone[number]
-        fed.append(cycle[chosen])
-        names.append((table["epoch"].astype(np.int64) << 32 | table["step"])[chosen])
-    if not all_times:
-        return None
-    if names:
-        everywhere = reduce(np.intersect1d, names)
-        fed = [times[np.isin(its, everywhere)] for times, its in zip(fed, names, strict=True)]
-    times, cycles = np.concatenate(fed), np.concatenate(all_times)
-    waited = float(np.concatenate(waits).sum() / cycles.sum()) if cycles.sum() else 0.0
-    if len(cycles) < few:
-        return None
-    if not in_turn and (ahead := queued(tables, warmup)):
-        return StepTime(
-            seconds=ahead[0],
-            in_flight=ahead[1],
-            steps=len(cycles),
-            all_steps=len(cycles),
-            waited=waited,
-            traced=traced,
-        )
-    most = float(cycles.mean())
-    like = True
-    if not in_turn and len(times):
-        own = np.concatenate(owns)
-        whole_periods = np.concatenate([own[:0], *(part for one in owns for part in _periods(one))])
-        own = whole_periods if 2 * len(whole_periods) > len(own) else own
-        most = float((own["wait"] + own["between"]).mean())
-        like = (1 - _UNLIKE) * own["between"].mean() < times.mean() < (1 + _UNLIKE) * most
-    if len(times) < few or not like:
-        return StepTime(
-            seconds=most,
-            bound=True,
-            at_least=float(np.median(np.concatenate(betweens))),
-            steps=len(times),
-            all_steps=len(cycles),
-            waited=waited,
-            traced=traced,
-        )
-    return StepTime(
-        seconds=float(times.mean()),
-        steps=len(times),
-        all_steps=len(cycles),
-        waited=waited,
-        traced=traced,
-        in_turn=in_turn,
-        quantiles=quantiles_of(times),
+            fed[number] &= length > _SETTLE
+        chosen.append((table["wait"] + table["between"])[fed])
+        names.append((table["epoch"].astype(np.int64) << 32 | table["step"])[fed])
+    everywhere = reduce(np.intersect1d, names)
+    return np.concatenate([times[np.isin(its, everywhere)] for times, its in zip(chosen, names, strict=True)])
+
+
+def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
+    """Return at which steps the batch was there when it was asked for, and was handed over in time."""
+    quick = 2 * float(np.quantile(table["wait"], 0.1))  # what taking a batch costs anyway
+    quick = max(_SMALL * typical, quick if quick <= _DEAR * typical else 0.0)
+    ready = np.where(table["ready"] == 2, table["wait"] <= quick, table["ready"] == 1)
+    there: NDArray[np.bool_] = ready | (table["wait"] <= _SMALL * typical)
+    return there & (table["wait"] <= max(typical, 1e-3))
+
+
+def _compared(tables: Sequence[Table], times: NDArray[np.float64]) -> tuple[float, bool]:
+    """Return the mean seconds from batch to batch, and whether the fed steps' `times` are like all steps."""
+    own = np.concatenate([table[_alone(table)] for table in tables])
+    periods = np.concatenate(
+        [own[:0], *(part for table in tables for part in _periods(table[_alone(table)]))]
     )
+    own = periods if 2 * len(periods) > len(own) else own
+    most = float((own["wait"] + own["between"]).mean())
+    return most, bool((1 - _UNLIKE) * own["between"].mean() < times.mean() < (1 + _UNLIKE) * most)
 
 
 def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTime:

@@ -72,8 +72,8 @@ _AT = re.compile(rb"(\d+)<(/.*?)>, ")
 _OPENED = re.compile(rb"= (\d+)<(/.*)> <[\d.]+>$")
 _FLAGS = re.compile(rb"\bO_[A-Z]+\b(?=[|),])")
 _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
-_PREAD = re.compile(rb", \d+, (\d+)\) += ")
-_PREADV = re.compile(rb"\], \d+, (\d+)(?:, \w+)?\) += ")
+_PLACE = re.compile(rb", \d+, (\d+)(?:, \w+)?\) += ")
+"""The offset of pread64, preadv and preadv2, behind the count of bytes or buffers."""
 _MAPPED = re.compile(rb"\w+, (\d+), (\S+), (\S+), (\d+)<(/.*)>, (\w+)\)")
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
@@ -112,15 +112,10 @@ class Tracer:
         self._pending: dict[int, bytes] = {}
         self._rest = b""
         self._calls: dict[bytes, Callable[[int, bytes], None]] = {
-            b"read": self._read,
-            b"readv": self._read,
-            b"pread64": self._pread,
-            b"preadv": self._preadv,
-            b"preadv2": self._preadv,
+            **dict.fromkeys((b"read", b"readv"), self._read),
+            **dict.fromkeys((b"pread64", b"preadv", b"preadv2"), self._pread),
             b"lseek": self._lseek,
-            b"open": self._opened,
-            b"openat": self._opened,
-            b"openat2": self._opened,
+            **dict.fromkeys((b"open", b"openat", b"openat2"), self._opened),
             b"mmap": self._mmap,
             b"getpriority": self._mark,
             **dict.fromkeys((b"clone", b"clone3", b"fork", b"vfork"), self._clone),
@@ -179,12 +174,7 @@ class Tracer:
         self._reads(thread, text, None)
 
     def _pread(self, thread: int, text: bytes) -> None:
-        found = _PREAD.search(text)
-        if found:
-            self._reads(thread, text, int(found[1]))
-
-    def _preadv(self, thread: int, text: bytes) -> None:
-        found = _PREADV.search(text)
+        found = _PLACE.search(text)
         if found:
             self._reads(thread, text, int(found[1]))
 

@@ -25,10 +25,10 @@ import ijson
 import numpy as np
 import typer
 
-from emulator.config.workload import AcceleratorSpec, Workload, load_workload
+from emulator.config.workload import Workload, load_workload
 from emulator.errors import MissingError, SpecError, storage_errors
 from emulator.files import write_whole
-from emulator.plugins.recorder.describe import recipe_of, step_words
+from emulator.plugins.recorder.describe import accelerator_of, recipe_of, step_words
 from emulator.plugins.recorder.job import (
     PROFILE,
     RECIPE,
@@ -224,14 +224,7 @@ def _import_chrome(path: Path, out: Path, workload: str, force: bool) -> None:
 
 def with_step(base: Workload, step: StepTime, name: str, source: str) -> Workload:
     """`base` with this step time."""
-    accelerator = AcceleratorSpec(
-        name=base.accelerator.name,
-        step_seconds=step.seconds,
-        step_batch_size=base.loader.batch_size,
-        provenance="bound" if step.bound else "recorded",
-        compute="empirical" if step.quantiles else "constant",
-        quantiles=step.quantiles or None,
-    )
+    accelerator = accelerator_of(step, base.accelerator.name, base.loader.batch_size)
     sources = {**base.sources, "accelerator.step_seconds": f"{source}: {step_words(step)}"}
     return replace(base, name=name, accelerator=accelerator, sources=sources)
 

@@ -249,10 +249,7 @@ class Watch:
                 if settings.workers
                 else 0.0,
                 batch_call_bytes=free.get("calls", 0) / made if batches > asked else None,
-                batch_storage_bytes=free.get("storage", 0) / made if made else 0.0,
-                stored=free["storage"] / max(1, free["calls"])
-                if {"storage", "calls"} <= free.keys()
-                else None,
+                batch_storage_bytes=free["storage"] / made if made and "storage" in free else None,
                 reads=self.reduction.seen(first, counters, not self.traced),
             )
             found.append((loader, table))

@@ -379,11 +379,6 @@ def _describe(iterator: Any, number: int) -> None:
         kind = "custom"
     elif kind == "DistributedSampler" and not getattr(sampler, "shuffle", True):
         kind = "SequentialSampler"
-    context = getattr(loader, "multiprocessing_context", None)
-    if iterator._num_workers and context is None:
-        import multiprocessing
-
-        context = multiprocessing.get_context()
     length = -1
     if not iterable:
         try:
@@ -399,10 +394,7 @@ def _describe(iterator: Any, number: int) -> None:
         "sampler": kind,
         "iterable": bool(iterable),
         "dataset_length": length,
-        "pin_memory": bool(getattr(loader, "pin_memory", False)),
-        "drop_last": bool(getattr(loader, "drop_last", False)),
         "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
-        "context": getattr(context, "_name", None) or (context if isinstance(context, str) else "") or "",
         "auto_collation": bool(iterator._auto_collation),
     }
     version = str(getattr(torch, "__version__", ""))
