@@ -113,8 +113,8 @@ class LoaderSpec:
     crop: tuple[int, ...] = (128, 128, 128)
     """Voxels of the random crop that the torch loader keeps of a sample; empty: the whole sample."""
     batch_cpu_seconds: Seconds = 0.0
-    """CPU seconds of a recorded job's worker for a batch, as for decoding. A worker of a replay sleeps
-    for what it did not spend itself. The simulator leaves it out."""
+    """CPU seconds of a recorded job's worker for a batch, as for decoding. A replay's worker
+    spends as much (`--loader torch`), or sleeps (`direct`). The simulator leaves it out."""
     stall_timeout: Seconds = 300.0
     """Seconds without a batch after which the run fails because the storage hangs."""
 

@@ -202,11 +202,7 @@ def mapped(storage: int, length: int = 100, sampler: str = "RandomSampler") -> P
     [
         ("RandomSampler", 50 * 10**6, "random"),
         ("SequentialSampler", 50 * 10**6, "sequential"),
-        (
-            "SequentialSampler",
-            100 * 10**6,
-            "random",
-        ),  # the dataset shuffles: the kernel read around each fault
+        ("SequentialSampler", 100 * 10**6, "random"),  # the dataset shuffles: read around each fault
     ],
 )
 def test_a_sample_of_a_mapped_file_is_its_share_of_the_file(sampler, storage, order):

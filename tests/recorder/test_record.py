@@ -32,23 +32,10 @@ def make_files(folder: Path, sizes: list[int]) -> Path:
     return folder
 
 
-def record(
-    out: Path, kind: str, folder: Path, *words: str, options: tuple[str, ...] = (), **environment: str
-):
-    return feedrate(
-        "record",
-        "--out",
-        out,
-        "--no-check",
-        *options,
-        "--",
-        sys.executable,
-        JOBS,
-        kind,
-        folder,
-        *words,
-        **environment,
-    )
+def record(out: Path, *words: object, options: tuple[str, ...] = (), **environment: str):
+    """Record `jobs.py WORDS`."""
+    job = ("--", sys.executable, JOBS, *words)
+    return feedrate("record", "--out", out, "--no-check", *options, *job, **environment)
 
 
 @pytest.mark.parametrize("tracer", TRACERS)

@@ -119,59 +119,41 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     Raises SpecError if the evidence is too thin.
     """
     loader, *alike = (without_side_files(one) for one in (loader, *alike))
-    amount = amount_of(loader, alike)
+    reads, amount = loader.reads, amount_of(loader, alike)
     demand = demand_of(loader, alike, amount)
-    each = sample_bytes_read(loader, amount, demand)
     order = order_of(loader, amount, demand)
     layout = layout_of(loader, alike, demand, amount, order)
-    told: list[str] = []
+    each = sample_bytes_read(loader, amount, demand) / layout.files_per_sample
+    mean_file = reads.files_bytes / reads.files
+    times = each * layout.samples_per_file / mean_file
+    per_file, several = layout.samples_per_file, layout.samples_per_file > 1
+    again = times > 1 / WHOLE and not reads.sizes_only
+    shared = again and several and order == "random"
+    if shared:
+        # Windows that overlap, or chunks larger than a sample: keep the bytes of a read, not the sample
+        # count, so that a step reads as many bytes as the job's.
+        per_file = max(1, round(mean_file / each))
+    sample_bytes = max(1, round(mean_file / per_file))
+    access, block = access_of(loader, amount, layout, each, sample_bytes, order)
+    sizes = tuple(max(1, round(size / per_file)) for size in reads.sizes)
+    held = dataset_files(loader, alike, layout, demand)
+    told = _access_words(loader, access, layout, per_file, sample_bytes)
+    if not amount.mapped:
+        told += _order_words(loader, demand, order, per_file)
     if layout.files_per_sample > 1:
-        each /= layout.files_per_sample
         told.append(
             f"a sample is read from {layout.files_per_sample} files, each of which is one of the replay; "
             "results say the job's samples/s"
         )
-    mean_file = loader.reads.files_bytes / loader.reads.files
-    overlap = each * layout.samples_per_file / mean_file
-    per_file = layout.samples_per_file
-    if overlap > 1 / WHOLE and per_file > 1 and order == "random" and not loader.reads.sizes_only:
-        # Windows that overlap, or chunks larger than a sample: keep the bytes of a read, not the sample
-        # count, so that a step reads as many bytes as the job's.
-        per_file = max(1, round(mean_file / each))
+    if shared:
         told.append(
-            f"samples share bytes: the job reads {show_bytes(each)} for one, {overlap:.3g} times its share "
+            f"samples share bytes: the job reads {show_bytes(each)} for one, {times:.3g} times its share "
             f"of the file; the replay reads as many for one, and has {per_file} samples in a file, not "
             f"{layout.samples_per_file}"
         )
-    access, block = access_of(loader, amount, layout, each, max(1, round(mean_file / per_file)), order)
-    sample_bytes = max(1, round(mean_file / per_file))
-    sizes = tuple(max(1, round(size / per_file)) for size in loader.reads.sizes)
-    held = dataset_files(loader, alike, layout, demand)
-    told = [
-        *_access_words(loader, access, layout, per_file, sample_bytes),
-        *([] if amount.mapped else _order_words(loader, demand, order, per_file)),
-        *told,
-        *_dataset_words(loader, layout, demand, held, len(alike)),
-    ]
-    if amount.mapped:
-        told.append(
-            f"files are mapped into memory: {loader.reads.faults} page faults brought "
-            f"{show_bytes(amount.total)}; the replay maps them, too, and reads {show_bytes(each)} for a "
-            "sample, its share of them"
-        )
-    filled = _fill(loader, amount)
-    if filled > 1:
-        told.append(
-            f"at first the job read {filled:.3g} times the bytes of a batch, into a buffer; the replay does "
-            "not"
-        )
-    if loader.reads.index_bytes > _OWN_INDEX * loader.reads.bytes:
-        told.append(
-            f"{loader.reads.index_bytes / loader.reads.bytes:.0%} of the bytes are indexes or footers, read "
-            "again and again: the page cache has them, and the replay leaves them out"
-        )
-    if overlap > 1 / WHOLE and layout.samples_per_file == 1 and not loader.reads.sizes_only:
-        told.append(f"the job reads a sample's bytes {overlap:.3g} times; the replay reads them once")
+    elif again and not several:
+        told.append(f"the job reads a sample's bytes {times:.3g} times; the replay reads them once")
+    told += _dataset_words(loader, layout, demand, held, len(alike)) + _left_out(loader, amount, each)
     return Pattern(
         files=held,
         samples_per_file=per_file,
@@ -179,11 +161,32 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         sample_bytes=sample_bytes,
         sample_sd=round(pstdev(sizes)) if sizes else 0,
         sizes=sizes or (sample_bytes, sample_bytes),
-        listed=len(sizes) == loader.reads.files,
+        listed=len(sizes) == reads.files,
         access=access,
         block_bytes=block,
         told=tuple(told),
     )
+
+
+def _left_out(loader: Loader, amount: Amount, each: float) -> list[str]:
+    """Say what of the job's reads the replay has in another form, or not at all."""
+    reads, told, filled = loader.reads, [], _fill(loader, amount)
+    if amount.mapped:
+        told.append(
+            f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(amount.total)}; "
+            f"the replay maps them, too, and reads {show_bytes(each)} for a sample, its share of them"
+        )
+    if filled > 1:
+        told.append(
+            f"at first the job read {filled:.3g} times the bytes of a batch, into a buffer; the replay does "
+            "not"
+        )
+    if reads.index_bytes > _OWN_INDEX * reads.bytes:
+        told.append(
+            f"{reads.index_bytes / reads.bytes:.0%} of the bytes are indexes or footers, read again and "
+            "again: the page cache has them, and the replay leaves them out"
+        )
+    return told
 
 
 def without_side_files(loader: Loader) -> Loader:
