@@ -248,7 +248,7 @@ class _Diary:
         return self._books.look()
 
     def decode(self) -> None:
-        """Spend the CPU seconds of a batch, less those since the last one: on a busy host they take longer."""
+        """Spend the CPU seconds of a batch, less those since the last: a busy host takes longer for them."""
         while time.process_time() < self._spent + self._cpu_seconds:
             zlib.crc32(_ZEROS)  # as decoders do, without Python's lock
         self._spent = time.process_time()
