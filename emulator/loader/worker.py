@@ -201,10 +201,10 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
         if isinstance(self.reader, FeedrateError):
             return self.reader
         if torch.utils.data.get_worker_info() is None:  # the rank, which reads its schedstat itself
-            return _collated(self.reader, request, None)
+            return _collated(self.reader, request, self._cpu_seconds, None)
         if self._diary is None:
-            self._diary = _Diary(self.reader.whole.storage, self._cpu_seconds)
-        return _collated(self.reader, request, self._diary)
+            self._diary = _Diary(self.reader.whole.storage)
+        return _collated(self.reader, request, self._cpu_seconds, self._diary)
 
 
 def _opened(packed: bytes, cpu_seconds: float) -> StepDataset:
@@ -215,8 +215,9 @@ def _opened(packed: bytes, cpu_seconds: float) -> StepDataset:
 
 
 def _collated(
-    reader: SampleReader | RecordReader, request: StepRequest, diary: _Diary | None
+    reader: SampleReader | RecordReader, request: StepRequest, cpu_seconds: float, diary: _Diary | None
 ) -> Collated | FeedrateError:
+    spent = time.process_time()
     before = diary.begin() if diary else None
     try:
         loaded = reader.load(request)
@@ -224,8 +225,8 @@ def _collated(
         return error
     except Exception as error:  # noqa: BLE001  a bug: the rank says where, not four tracebacks of torch's
         return RankError(unexpected(error))
-    if diary:
-        diary.decode()
+    while time.process_time() < spent + cpu_seconds:
+        zlib.crc32(_ZEROS)  # as decoders do, without Python's lock
     ready, counts = time.monotonic(), reader.whole.storage.stats.drain()
     made = diary.end(before) if diary and before else None
     batch = Batch(request.portion.samples, loaded.bytes, ready, loaded.began, made)
@@ -235,10 +236,8 @@ def _collated(
 class _Diary:
     """A worker's time by cause, from its threads' schedstat, batch by batch."""
 
-    def __init__(self, storage: Storage, cpu_seconds: float) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._last: Page | None = None
-        self._cpu_seconds = cpu_seconds
-        self._spent = time.process_time()
         info = torch.utils.data.get_worker_info()
         workers = info.num_workers if info is not None and storage.turns else 1
         self._books = Books(storage.stats.tallies, together=workers)
@@ -246,12 +245,6 @@ class _Diary:
     def begin(self) -> Page:
         """Start a batch."""
         return self._books.look()
-
-    def decode(self) -> None:
-        """Spend the CPU seconds of a batch, less those since the last: a busy host takes longer for them."""
-        while time.process_time() < self._spent + self._cpu_seconds:
-            zlib.crc32(_ZEROS)  # as decoders do, without Python's lock
-        self._spent = time.process_time()
 
     def end(self, before: Page) -> Made | None:
         """End the batch that `begin` started with `before`; None without schedstat."""

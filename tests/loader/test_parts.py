@@ -188,11 +188,11 @@ def test_a_header_is_read_before_the_rest_of_its_file(kind, tmp_path):
     assert batch.bytes == sum(files.sizes) and storage.stats.snapshot().reads == 4
 
 
-@pytest.mark.parametrize("kind", ["direct", "torch"])
-def test_a_worker_takes_as_long_for_a_batch_as_the_jobs_decoding(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "prefetch"), [("direct", 4), ("torch", 4), ("torch", 0)])
+def test_a_worker_takes_as_long_for_a_batch_as_the_jobs_decoding(kind, prefetch, tmp_path):
     files = replace(write_many(tmp_path, "bytes", count=2), samples_per_file=1)
     storage = TimedStorage(PosixStorage(tmp_path, direct=False, cache="warm"))
-    spec = replace(RECORDS, batch_size=2, workers=1, batch_cpu_seconds=0.1)
+    spec = replace(RECORDS, batch_size=2, workers=1, prefetch=prefetch, batch_cpu_seconds=0.1)
     loader = make_loader(kind, spec, storage, files)
     first, *_, last = loader.read([Portion(2, (Read(0), Read(1)))] * 4)
     loader.close()

@@ -70,7 +70,8 @@ class Loader:
     step_cpu_seconds: float = 0.0
     """Median CPU seconds of the training process per step, untraced if enough steps were; 0: not known."""
     batch_cpu_seconds: float = 0.0
-    """Mean CPU seconds of the workers per batch, untraced if batches came after tracing."""
+    """Mean CPU seconds of the workers per batch, or without workers of the process while it makes one;
+    untraced if batches came after tracing."""
     batch_call_bytes: float | None = None
     """Mean bytes that read(2) and the like returned per batch, untraced; None: not known."""
     batch_storage_bytes: float | None = None
@@ -105,7 +106,8 @@ class Loader:
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of the process and its workers per step; 0: not known."""
-        return self.step_cpu_seconds and self.step_cpu_seconds + self.batch_cpu_seconds
+        workers = self.batch_cpu_seconds if self.settings.workers else 0.0
+        return self.step_cpu_seconds and self.step_cpu_seconds + workers
 
     @property
     def weight(self) -> float:

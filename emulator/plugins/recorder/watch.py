@@ -38,6 +38,10 @@ class _Seen:
     workers: set[int] = field(default_factory=set)
     base: dict[str, int] = field(default_factory=dict)
     """Counters of the process of a loader without workers, when the loader became known."""
+    untraced: int = 0
+    """Batches that were delivered while calls were not traced."""
+    worked: int = 0
+    """CPU nanoseconds of the process itself while these were made or taken."""
     thread: int = 0
     """ID of the thread that marks steps, in a job that does."""
 
@@ -104,6 +108,9 @@ class Watch:
         if seen is not None:
             numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
             seen.track.add(*numbers, made=not seen.settings.auto_collation)
+            if self.traced_until or not self.traced:  # what tracing costs is not the job's
+                seen.untraced += 1
+                seen.worked += _number(event, "d") if "d" in event else 0
 
     def _epoch_ended(self, event: Mapping[str, Any]) -> None:
         seen = self._loader(_key(event))
@@ -247,7 +254,9 @@ class Watch:
                 step_cpu_seconds=step_cpu(table),
                 batch_cpu_seconds=free.get("ticks", 0) / made / os.sysconf("SC_CLK_TCK")
                 if settings.workers
-                else 0.0,
+                else sum(self.loaders[key].worked for key in keys)
+                / 1e9
+                / max(1, sum(self.loaders[key].untraced for key in keys)),
                 batch_call_bytes=free.get("calls", 0) / made if batches > asked else None,
                 batch_storage_bytes=free["storage"] / made if made and "storage" in free else None,
                 reads=self.reduction.seen(first, counters, not self.traced),

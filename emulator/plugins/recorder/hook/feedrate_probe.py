@@ -208,7 +208,7 @@ def patch(module: Any) -> Callable[[], None]:
             if isinstance(error, StopIteration):
                 events.facts(k="x", p=os.getpid(), l=number, e=self._feedrate_epoch, a=asked)
             raise
-        got = time.monotonic_ns()
+        got, worked = time.monotonic_ns(), time.process_time_ns() - used
         if inside:
             _mark(2 * number + 1)
         step = self._feedrate_step
@@ -219,7 +219,7 @@ def patch(module: Any) -> Callable[[], None]:
             _describe_device(events)
         sent = getattr(self, "_send_idx", step + 1)
         events.tell(
-            b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d}\n'
+            b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d,"d":%d}\n'
             % (
                 os.getpid(),
                 number,
@@ -231,6 +231,7 @@ def patch(module: Any) -> Callable[[], None]:
                 sent,
                 _samples(self, batch),
                 used,
+                worked,
             )
         )
         return batch
