@@ -1,7 +1,7 @@
-"""A manifest for files that feedrate did not make: DLIO's, or anyone's.
+"""Write a manifest for files that feedrate did not make: DLIO's, or anyone's.
 
-The folder is scanned, every file's head is looked at, and every byte is summed. The files stay as they are:
-what is written is the manifest and its table.
+The folder is scanned, each file's head is checked, and all bytes are summed. Only the manifest and its table
+are written; the files stay as they are.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from emulator.registry import FORMATS
 from emulator.storage.folder import FolderStore
 
 MAX_FILES = 20_000_000
-"""Names are listed in the manifest: more of them are a mistake."""
+"""Largest number of files. Their names are listed in the manifest; a folder with more is a mistake."""
 
 
 @cache
 def _ends() -> list[tuple[str, str]]:
-    """End of a name and its format, the longest first; no format for the second file of a sample."""
+    """Return (end of a name, format) pairs, the longest end first; no format for a sample's second file."""
     found = {}
     for name, form in FORMATS.working():
         found[form.suffix] = name
@@ -47,7 +47,7 @@ def _ends() -> list[tuple[str, str]]:
 
 
 ANY = "bytes"
-"""The format that any file is of, whatever its name ends in; only when it is asked for."""
+"""The format that takes any file, whatever its name ends in; only where it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Found:
     sizes: NDArray[np.int64]
     """Bytes of each sample, all its files together."""
     left: int
-    """Files in the folder that are none of them."""
+    """Files in the folder that belong to no sample."""
 
     @property
     def bytes(self) -> int:
@@ -70,7 +70,7 @@ class Found:
 
 
 def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
-    """The samples in `folder`: of the format `wanted`, or of the only one that there is.
+    """Return the samples in `folder` of the format `wanted`, or of the only format that there is.
 
     Where it has a folder train/, as DLIO's have, only that one counts. Raises DatasetError, StorageError.
     """
@@ -79,7 +79,7 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     if (folder / MANIFEST).exists():
         if not force:
             raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to make it anew")
-        look(FolderStore(folder))  # raises when it is not feedrate's
+        look(FolderStore(folder))  # raises when it is somebody else's
     inside = TRAINING if (folder / TRAINING).is_dir() else ""
     counts: Counter[str] = Counter()
     held: dict[str, list[bytes]] = {}  # of each format, a file in one string: its place in the order first
@@ -112,7 +112,7 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
 
 
 def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
-    """`wanted`, or the only format that there is. Raises DatasetError."""
+    """Return `wanted`, or the only format that there is. Raises DatasetError."""
     if wanted:
         format_named(wanted)
         if not counts[wanted]:
@@ -131,7 +131,7 @@ def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
 
 
 def _packed(name: str, size: int) -> bytes:
-    """A file as one string: how its name sorts, its size, its name. A million of them take 100 MB.
+    """Pack a file into one string: a sort key, its size, its name. A million of them take 100 MB.
 
     img_2 comes before img_10: numbers are sorted by value, and before text, which is sorted by its letters.
     """
@@ -155,7 +155,7 @@ def _name(packed: bytes) -> str:
 
 
 def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done) -> Manifest:
-    """Look at the head and the index of each file, sum its bytes; write the manifest once all are samples.
+    """Check the head and the index of each file, sum its bytes, and write the manifest once all are samples.
 
     Raises DatasetError naming the first file that cannot be a sample, StorageError.
     """
@@ -190,7 +190,7 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
 
 
 def _require_samples(form: Format, path: Path, size: int, samples: int) -> None:
-    """Raises DatasetError when the file has another number of samples, StorageError."""
+    """Check that the file has this number of samples. Raises DatasetError, StorageError."""
     with storage_errors("cannot read a sample"), path.open("rb", buffering=0) as file:
 
         def peek(offset: int, length: int) -> memoryview:

@@ -107,7 +107,7 @@ def baseline(
 
 
 def _pool(folder: Path, pool: str | None) -> str:
-    """The pool that rados bench measures. Raises SpecError."""
+    """Return the pool that rados bench measures. Raises SpecError."""
     if pool is None:
         raise SpecError("baseline rados needs a pool", "--pool POOL; a folder of that name is ./rados")
     if folder != Path("rados"):

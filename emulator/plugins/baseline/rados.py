@@ -124,7 +124,7 @@ class RadosPlan(Plan):
     seconds: float
     """Measured time of a phase, 1 s or more; a seq phase ends when it has read every object."""
     most_bytes: int = 0
-    """Bytes that a client writes at each depth at most, then again; 0: as many as it can."""
+    """Most bytes that a client writes at each depth before it starts over; 0: as many as it can."""
     nonce: str = field(default_factory=lambda: os.urandom(4).hex())
     """Part of objects' names, so that another run's are never overwritten or removed."""
 

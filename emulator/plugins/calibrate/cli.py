@@ -1,4 +1,4 @@
-"""`feedrate calibrate`: what a step takes on the accelerator that PyTorch sees."""
+"""`feedrate calibrate`: measure the time of a step on the accelerator that PyTorch sees."""
 
 from __future__ import annotations
 

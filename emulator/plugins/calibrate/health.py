@@ -1,7 +1,7 @@
-"""The state of a device while steps are measured on it: clocks, power, temperature, throttling.
+"""Watch a device while steps are measured on it: clocks, power, temperature, throttling.
 
-A GPU is asked through NVML (package nvidia-ml-py), a CPU through the kernel's counters of thermal throttling.
-What the system does not say is None. Where it says nothing of throttling, that is "unknown".
+NVML (package nvidia-ml-py) knows a GPU, the kernel's counters of thermal throttling a CPU. A value that the
+system does not give is None; where it says nothing about throttling, that is "unknown".
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Gpu:
     """A GPU as NVML sees it."""
 
     def __init__(self, name: str) -> None:
-        """`name`: its UUID, or its index. Raises LookupError without NVML, or without such a GPU."""
+        """Open the GPU with this UUID or index. Raises LookupError without NVML, or without such a GPU."""
         try:
             import pynvml as nvml
         except ImportError:
@@ -95,7 +95,7 @@ class Gpu:
 
 
 def cpu_throttles(folder: Path = CPU_COUNTERS) -> int | None:
-    """Thermal throttling events of all cores so far; None where the kernel does not count them."""
+    """Return the thermal throttling events of all cores so far; None where the kernel does not count them."""
     counts = []
     for path in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
         try:
@@ -106,7 +106,7 @@ def cpu_throttles(folder: Path = CPU_COUNTERS) -> int | None:
 
 
 class HealthMonitor:
-    """Samples a device while the body of `with` measures on it. `gpu` is its UUID or index; None: the CPU."""
+    """Samples a device while a body measures on it. `gpu` is a UUID or an index; None: the CPU."""
 
     def __init__(self, gpu: str | None, counters: Path = CPU_COUNTERS, period: float = PERIOD) -> None:
         self.samples: list[GpuSample] = []
@@ -158,7 +158,7 @@ class HealthMonitor:
         return sum(bool(mask & POWER_CAP) for mask in masks) / len(masks) if masks else None
 
     def require_unthrottled(self) -> Literal["no", "unknown"]:
-        """`unknown` where the system does not say. Raises DeviceError when the device was throttled."""
+        """Return `unknown` where the system does not say. Raises DeviceError if the device was throttled."""
         if self._gpu is None:
             if self._before is None or self._after is None:
                 return "unknown"

@@ -1,4 +1,4 @@
-"""Measure an accelerator: every mode at every batch size, and what a profile keeps of the measured times."""
+"""Measure an accelerator in every mode at every batch size, and make a profile of the times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Interval = tuple[float, float]
 
 
 def calibrate(request: Request, say: Callable[[str], None]) -> Profile:
-    """Measure it all; `say` gets each line. Raises DeviceError: out of memory, throttled, no compiler."""
+    """Make a profile; `say` gets each line. Raises DeviceError: out of memory, throttled, no compiler."""
     real.limit_threads(request.device, request.threads)
     device = real.describe(request.device)
     with HealthMonitor(device.gpu) as health:

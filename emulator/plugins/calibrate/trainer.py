@@ -76,7 +76,7 @@ class Unet3D(nn.Module):
 
 
 def dice_and_cross_entropy(scores: Tensor, label: Tensor) -> Tensor:
-    """The mean of Dice loss and cross entropy; `label` is (batch, 1, depth, height, width), integers."""
+    """Return the mean of Dice loss and cross entropy; `label`: integers (batch, 1, depth, height, width)."""
     target = label.squeeze(1).long()
     entropy = functional.cross_entropy(scores, target)
     share = torch.softmax(scores, dim=1)[:, 1:]
@@ -144,12 +144,12 @@ class Trainer:
         self._scaler = torch.amp.GradScaler(device, enabled=mode.precision == "fp16")
 
     def put(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch on the device, as a job puts it there: the copy may still be under way."""
+        """Put a batch on the device, as a job does: the copy may still be under way."""
         placed = image.to(self.device, memory_format=self._format)
         return placed, label.to(self.device)
 
     def require_trainable(self, image: Tensor, label: Tensor) -> None:
-        """Raises DatasetError for values that no network could be trained on."""
+        """Refuse values that no network could be trained on. Raises DatasetError."""
         if int(label.max()) >= CLASSES or not bool(torch.isfinite(image).all()):
             raise DatasetError(
                 f"the samples hold labels up to {int(label.max())} or values that are no numbers",
@@ -157,14 +157,14 @@ class Trainer:
             )
 
     def step(self, image: Tensor, label: Tensor) -> float:
-        """One step on a batch that is on the device; its loss. Returns when the step is computed.
+        """Compute a step on a batch that is on the device, and return its loss.
 
         Reading the loss waits for the device, as the reference job does after each step.
         """
         return float(self.launch(image, label).item())
 
     def launch(self, image: Tensor, label: Tensor) -> Tensor:
-        """Start a step and return when all of it is under way; the loss on the device."""
+        """Start a step, and return its loss on the device once all of the step is under way."""
         self._optimiser.zero_grad(set_to_none=True)
         loss: Tensor = self._compute(image, label)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -174,7 +174,7 @@ class Trainer:
 
 
 def made_up_batch(model: Model, batch_size: int) -> tuple[Tensor, Tensor]:
-    """A batch in host memory with the shapes and types that the loader delivers; the values do not matter."""
+    """Make a batch in host memory with the loader's shapes and types; the values do not matter."""
     generator = torch.Generator().manual_seed(0)
     shape = (batch_size, 1, *model.patch)
     image = torch.randn(shape, generator=generator)
@@ -183,9 +183,9 @@ def made_up_batch(model: Model, batch_size: int) -> tuple[Tensor, Tensor]:
 
 
 def time_steps(trainer: Trainer, batch: tuple[Tensor, Tensor], steps: int, warmup: int) -> list[float]:
-    """Seconds of `steps` steps after `warmup` ones, on one batch that stays on the device.
+    """Time `steps` steps after `warmup` ones, in seconds, on one batch that stays on the device.
 
-    On CUDA between device events around each step; on a CPU by the clock.
+    On CUDA by device events around each step; on a CPU by the clock.
     """
     image, label = trainer.put(*batch)
     for _ in range(warmup):
@@ -211,7 +211,7 @@ def _on_device(trainer: Trainer, image: Tensor, label: Tensor) -> float:
 
 
 def time_copies(trainer: Trainer, batch: tuple[Tensor, Tensor], copies: int = 20) -> list[float]:
-    """Seconds of copying `batch` to the device, each; empty on a CPU, where nothing is copied."""
+    """Time copies of `batch` to the device, in seconds; empty on a CPU, where nothing is copied."""
     if trainer.device == "cpu":
         return []
     seconds = []
@@ -225,7 +225,7 @@ def time_copies(trainer: Trainer, batch: tuple[Tensor, Tensor], copies: int = 20
 
 
 def forget() -> None:
-    """Let go of what compiled variants and earlier batches hold on the device."""
+    """Free the memory that compiled variants and earlier batches hold on the device."""
     torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -243,7 +243,7 @@ class DeviceInfo:
 
 
 def describe(device: DeviceKind) -> DeviceInfo:
-    """The current device of that kind."""
+    """Return the current device of that kind."""
     if device == "cpu":
         return DeviceInfo(name="", memory_bytes=None, gpu=None)
     seen = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -253,13 +253,13 @@ def describe(device: DeviceKind) -> DeviceInfo:
 
 
 def limit_threads(device: DeviceKind, threads: int) -> None:
-    """Compute with `threads` threads on a CPU; without effect on a GPU."""
+    """Set the threads that compute on a CPU; without effect on a GPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
 
 
 def versions() -> dict[str, str]:
-    """Library -> version."""
+    """Return library -> version."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda

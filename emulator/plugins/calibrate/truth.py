@@ -1,7 +1,7 @@
 """The truth test: train for real, emulate the same with the profile just measured, and compare.
 
 Each round measures the step time, trains, and emulates (every other round in the opposite order), so that
-all three see the same machine. Real and emulated training go through THE loop of run.train, with the same
+all three see the same machine. Real and emulated training go through the loop of run.train, with the same
 loader, the same files in the same order and the same crops. Rounds are compared pair by pair.
 """
 
@@ -80,7 +80,7 @@ def validate(
 
 
 def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
-    """The accelerator to emulate: a real loop copies each batch to the device before it computes."""
+    """Return the accelerator to emulate. A real loop copies each batch to the device before it computes."""
     timing = timing_of(batch_size, times, 1, copies, 0)
     return AcceleratorSpec(
         name="this one",
@@ -103,7 +103,7 @@ class Pairs:
         self._trainer = trainer
 
     def round(self, number: int, spec: AcceleratorSpec) -> Round:
-        """Both once, the emulated one with the step times of `spec`; in odd rounds it goes first."""
+        """Train on both once, the emulated one with the step times of `spec`; in odd rounds it goes first."""
         clock = MonotonicClock()
         accelerators: dict[str, RealAccelerator | Accelerator] = {
             "real": RealAccelerator(self._trainer, clock),
@@ -114,7 +114,7 @@ class Pairs:
         return Round(step_seconds=spec.step_seconds, **found)
 
     def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
-        """The order of the epoch and the crops depend on the number of the round alone."""
+        """Train for some steps. The number of the round decides on the order of the epoch and the crops."""
         loader: Any = make_loader("torch", self._spec, self._storage, self._manifest, seed=number)
         real.limit_threads(self._request.device, self._request.threads)  # the loader left it at one
         try:
@@ -195,7 +195,7 @@ def _round_line(number: int, pair: Round) -> str:
 
 
 def summary_lines(rounds: Sequence[Round]) -> list[str]:
-    """Samples/s and AU of both, with 95 % intervals, and the verdict, for people."""
+    """Return samples/s and AU of both, with 95 % intervals, and the verdict, for people."""
     lines = []
     for name in ("real", "emulated"):
         runs: list[Throughput] = [getattr(pair, name) for pair in rounds]

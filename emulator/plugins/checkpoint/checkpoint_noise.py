@@ -1,9 +1,9 @@
-"""Checkpoints beside a training run: one process on each host writes them in a loop until it is told to stop.
+"""Write checkpoints beside a training run, in one process on each host, until it is told to stop.
 
     python -m emulator.plugins.checkpoint.checkpoint_noise
 
-is that process. Its job is a line of JSON on stdin, and it ends when stdin does, also when the process that
-started it is killed.
+is that process. Its job is a line of JSON on stdin. It ends when stdin does, and so also when its parent is
+killed.
 
 The ranks of the checkpointing job are threads of it: they spend their time in the kernel and in the cipher.
 """

@@ -1,4 +1,4 @@
-"""Run a checkpoint job on all ranks: write, read back, and let rank 0 complete checkpoints and the result."""
+"""Run a checkpoint job on all ranks; rank 0 completes the checkpoints and the result."""
 
 from __future__ import annotations
 

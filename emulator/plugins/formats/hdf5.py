@@ -39,7 +39,7 @@ _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
 
 
 class _Metadata(PeekFile):
-    """A file that keeps what was written where, and takes no memory for the rest."""
+    """A sparse file in memory: it keeps what was written, and its place."""
 
     def __init__(self) -> None:
         super().__init__(lambda offset, length: memoryview(self.between(offset, offset + length)), 0)
@@ -60,7 +60,7 @@ class _Metadata(PeekFile):
         return self.size
 
     def between(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`: zeros where nothing was written."""
+        """Return the bytes from `start` to `end`: zeros where nothing was written."""
         data = bytearray(end - start)
         for at, written in self._writes:
             first, last = max(at, start), min(at + len(written), end)
@@ -71,7 +71,7 @@ class _Metadata(PeekFile):
 
 @dataclass(frozen=True, slots=True)
 class Stacked(Index):
-    """The index of a file with arrays whose first axis counts the samples."""
+    """The index of a file of arrays. Their first axis counts the samples."""
 
     name: str
     arrays: tuple[tuple[int, int], ...]

@@ -41,7 +41,7 @@ _GZIP = 31  # zlib's number for a gzip header around the deflate stream
 
 
 def nifti_header(shape: Shape, key: Key) -> bytes:
-    """Header of a volume with SPACING in mm, world axes along the array's, as nibabel writes it.
+    """Return the header of a volume with SPACING in mm, world axes along the array's, as nibabel writes it.
 
     Raises SpecError.
     """
@@ -141,7 +141,7 @@ class NiftiGz(Nifti):
 
 
 def _gzipped(header: bytes, source: Source, size: int) -> Iterator[Piece]:
-    """A header and the `size` bytes of an array as a gzip file without a date."""
+    """Yield a header and the `size` bytes of an array as a gzip file without a date."""
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     chunk = memoryview(bytearray(_CHUNK))
     chunk[: len(header)] = header

@@ -102,7 +102,7 @@ class Parquet(Format):
     records = True
 
     def __init__(self, columns: tuple[ColumnSpec, ...] = (), row_group: int = 0) -> None:
-        """Without `columns` a file holds volumes. `row_group` is rows of a row group; 0: all in one."""
+        """Take the columns (none: a file holds volumes) and the rows of a row group (0: all in one)."""
         self._columns = columns
         self._row_group = row_group
 
@@ -119,7 +119,7 @@ class Parquet(Format):
         return [self._row_groups(shape, sources)]
 
     def _row_groups(self, shape: Shape, sources: Sources) -> Iterator[Piece]:
-        """The file, a row group at a time. Columns are filled from x; volumes from x and y."""
+        """Yield the file, a row group at a time. Columns are filled from x; volumes from x and y."""
         columns = self._columns
         if not columns:
             voxels = math.prod(shape[1:])
@@ -198,7 +198,7 @@ def _taken(sink: io.BytesIO) -> bytes:
 
 
 def _extent(chunk: Any) -> tuple[int, int]:
-    """Offset and bytes of a column chunk."""
+    """Return offset and bytes of a column chunk."""
     offset = chunk.data_page_offset
     if chunk.dictionary_page_offset is not None:
         offset = min(offset, chunk.dictionary_page_offset)

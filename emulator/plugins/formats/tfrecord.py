@@ -54,7 +54,7 @@ def _varint(value: int) -> bytes:
 
 
 def _opening(number: int, length: int) -> bytes:
-    """A length-delimited field (wire type 2) without its `length` bytes."""
+    """Return the head of a length-delimited field (wire type 2) of `length` bytes."""
     return bytes([number << 3 | 2]) + _varint(length)
 
 
@@ -63,7 +63,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _feature(name: bytes, value: bytes) -> bytes:
-    """An entry of the map of features."""
+    """Return an entry of the map of features."""
     return _field(1, _field(1, name) + _field(2, value))
 
 
@@ -71,7 +71,7 @@ _BEFORE_SHAPE = _feature(b"shape", _field(1, _field(1, bytes(_SHAPE.size))))[: -
 
 
 def example_head(shape: tuple[int, int, int]) -> bytes:
-    """An Example up to the bytes of its image, which are its last 5 x voxels."""
+    """Return an Example up to the bytes of its image, which are its last 5 x voxels."""
     size = 5 * math.prod(shape)
     first = _BEFORE_SHAPE + _SHAPE.pack(*shape)
     first += _feature(b"size", _field(3, _field(1, _varint(size))))
@@ -84,7 +84,7 @@ def example_head(shape: tuple[int, int, int]) -> bytes:
 
 
 def example_bytes(voxels: Any) -> Any:
-    """Bytes of the Example of a sample of `voxels` voxels, its image included: one number, or an array."""
+    """Return the bytes of the Example of a sample, image included, by its voxels: a number, or an array."""
 
     def varint_bytes(value: Any) -> Any:
         return 1 + sum((value >= 1 << 7 * turn) * 1 for turn in range(1, 6))
@@ -111,13 +111,13 @@ _MASK = 0xA282EAD8
 
 
 def masked_crc32c(data: NDArray[np.uint8] | bytes) -> int:
-    """CRC-32C of `data`, rotated and shifted as TFRecord stores it: sums of sums are no sums then."""
+    """Return the CRC-32C of `data`, masked as TFRecord stores it, so that a CRC of CRCs is no CRC."""
     crc = int(google_crc32c.value(data))
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
 def _length_of(head: memoryview, left: int, name: str) -> int:
-    """Bytes of the data of the record that `head` begins; `left` are in the file. Raises DatasetError."""
+    """Return the bytes of data of the record at `head`, where the file has `left`. Raises DatasetError."""
     if len(head) < _LENGTH.size:
         raise bad(name, "not a TFRecord file, or its end is missing")
     length, crc = _LENGTH.unpack_from(head)
@@ -188,7 +188,7 @@ class TfRecord(Format):
         return [self._blocks(shape, sources)]
 
     def _blocks(self, shape: Shape, sources: Sources) -> Iterator[Piece]:
-        """The file, some records at a time: they are the rows of an array."""
+        """Yield the file, some records at a time: they are the rows of an array."""
         samples, voxels = shape[0], math.prod(shape[1:])
         head = example_head(shape[1:])
         length = len(head) + 5 * voxels

@@ -1,4 +1,4 @@
-"""Compare what the documents of one run say of the same thing: a sentence for everything that does not agree.
+"""Compare facts that several documents of one run state: a sentence for each that does not agree.
 
 A published tree says most things twice. A document that is damaged, of another run, or missing is caught by
 the other ones; a fact that only one document states is believed. Pure.
@@ -266,7 +266,7 @@ def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
                 if why := _span_is_odd(value, start, end):
                     where = f"{rank}{'_' if rank else ''}per_epoch_stats.json"
                     yield f"{where}: epoch {epoch}{f', {key}' if key else ''}: {why}"
-                    return  # the first one of as many as there may be
+                    return  # there may be thousands: the first one is enough
 
 
 def _span_is_odd(span: Mapping[str, Any], start: datetime, end: datetime | None) -> str:

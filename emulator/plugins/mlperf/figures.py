@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.config.workload import Workload
-from emulator.plugins.mlperf.logs import ROUNDING, Block, epoch_seconds
+from emulator.plugins.mlperf.logs import ROUNDING, Block, by_epoch, epoch_seconds
 from emulator.plugins.mlperf.summary import PublishedTraining
 from emulator.plugins.mlperf.tree import RunFolder
 
@@ -140,10 +140,8 @@ def _x_ideal(blocks: Sequence[Block], batch: int, step: float, skips: int, first
 
     Weighted by steps over the blocks of an epoch of a rank, mean over ranks and epochs: as DLIO does it.
     """
-    sums: dict[tuple[int, int], tuple[float, int]] = {}
+    shares = []
     for block in blocks:
         seconds = block.seconds(batch, skips) - float(block.proc[:first].sum())
-        share = (block.steps - first) * step / seconds if seconds > 0 else 0.0
-        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
-        sums[block.rank, block.epoch] = (total + share * block.steps, steps + block.steps)
-    return float(np.mean([total / steps for total, steps in sums.values()]))
+        shares.append((block.steps - first) * step / seconds if seconds > 0 else 0.0)
+    return float(np.mean([*by_epoch(blocks, shares).values()]))

@@ -66,7 +66,7 @@ def _require_training(config: Config) -> None:
 
 
 def checkpoint_model(config: Config, name: str) -> CheckpointModel:
-    """Return the large model whose checkpoints `config` describes, called `name`.
+    """Return the large model of the checkpoints that `config` describes, called `name`.
 
     DLIO takes the number of copies from the ranks that are started. Here it is that of the catalogue's model
     with the same shape, or 1. Raises SpecError when the configuration does not give the layers' shapes.

@@ -171,21 +171,26 @@ def _seconds(span: Any) -> float | None:
     return seconds if 0 < seconds < _LONGEST_BLOCK else None
 
 
+def by_epoch(blocks: Sequence[Block], values: Sequence[float]) -> dict[tuple[int, int], float]:
+    """Return (rank, epoch) -> mean of a value of its blocks, weighted by their steps."""
+    sums: dict[tuple[int, int], tuple[float, int]] = {}
+    for block, value in zip(blocks, values, strict=True):
+        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
+        sums[block.rank, block.epoch] = (total + value * block.steps, steps + block.steps)
+    return {key: total / steps for key, (total, steps) in sums.items()}
+
+
 def check_logs(run: RunFolder, published: PublishedTraining, blocks: Sequence[Block]) -> None:
     """Check that the summary's AU follows from the blocks. Raises SpecError."""
     if not blocks:
         return
-    sums: dict[tuple[int, int], tuple[float, int]] = {}
-    for block in blocks:
-        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
-        sums[block.rank, block.epoch] = (total + block.au * block.steps, steps + block.steps)
-    epochs = sorted({epoch for _, epoch in sums})
+    shares = by_epoch(blocks, [block.au for block in blocks])
     logged = tuple(
-        float(np.mean([total / steps for (_, own), (total, steps) in sums.items() if own == epoch]))
-        for epoch in epochs
+        float(np.mean([share for (_, own), share in shares.items() if own == epoch]))
+        for epoch in sorted({epoch for _, epoch in shares})
     )
     if len(logged) != len(published.au) or not np.allclose(logged, published.au, atol=ROUNDING):
-        shares = " and ".join(
+        both = " and ".join(
             f"{100 * sum(au) / len(au):.2f} % in {len(au)} epochs" for au in (logged, published.au)
         )
-        raise SpecError(f"{run.name}: the logs belong to another run: AU by logs and by summary is {shares}")
+        raise SpecError(f"{run.name}: the logs belong to another run: AU by logs and by summary is {both}")

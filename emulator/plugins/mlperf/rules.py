@@ -64,7 +64,7 @@ class Version:
     saved: tuple[str, ...] = ()
     """Models whose training writes a checkpoint."""
     checker: str = ""
-    """MLPerf's program whose verdicts these were compared with, rule by rule (results/mlperf-rules.md)."""
+    """MLPerf's program that these verdicts were compared with, rule by rule (results/mlperf-rules.md)."""
 
     @property
     def listed(self) -> str:
@@ -477,7 +477,7 @@ def _synced(run: CheckpointRun, version: Version) -> Answer:
 
 
 def _cold(run: CheckpointRun, version: Version) -> Answer:
-    """Caches are cleared or bypassed, unless a host's part is larger than its memory could hold."""
+    """Ask for caches cleared or bypassed, unless a host's part is larger than its memory could hold."""
     cache, memory = str(run.result.storage.get("cache")), run.result.environment.get("memory_of_hosts") or {}
     if cache == "cold":
         return cache, True

@@ -142,10 +142,10 @@ def trains(run: RunFolder) -> bool:
 
 
 def read_published(run: RunFolder, most_steps: int, samples_per_file: int) -> PublishedTraining:
-    """Return the figures in the summary of `run`, whose configuration asks for `most_steps` an epoch.
+    """Return the figures in the summary of `run`.
 
-    Its `samples_per_file` stand in for those that the summary does not state. Raises SpecError naming the key
-    that is missing or wrong.
+    Its configuration asks for `most_steps` an epoch and has `samples_per_file`, for a summary that does not
+    state them. Raises SpecError naming the key that is missing or wrong.
     """
     metric = read_metric(run, TrainingMetric)
     table = {"num_samples_per_file": samples_per_file, **run.summary, "most_steps": most_steps}

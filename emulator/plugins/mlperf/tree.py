@@ -31,7 +31,7 @@ from emulator.record.steps import Steps
 RunLayout = Literal["v1.0", "v2.0"]
 """v1.0: also that of v0.5, and of DLIO 2.0 run by itself. v2.0: also that of v3.0."""
 Version = Literal["v1.0", "v2.0", "v3.0"]
-"""Version whose formulas a run's figures follow."""
+"""Version that has the formulas of a run's figures."""
 
 SUMMARY = "summary.json"
 ADDED = "added_by_feedrate"
@@ -48,7 +48,7 @@ _MOST_RUNS = 10_000
 _PLACEHOLDER = 64
 """A file of fewer bytes that is no JSON is a placeholder."""
 _CODE = re.compile(r"code(-images|-[0-9a-f]{8})?")
-"""Folders of a submitter's tree with copies of the benchmark, whose tests have runs of their own."""
+"""Folders of a submitter's tree with copies of the benchmark: its tests have runs of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class RunFolder:
 
     @property
     def version(self) -> Version | None:
-        """Version whose formulas the run follows; None: its files do not tell v2.0 from v3.0."""
+        """Version that has the run's formulas; None: its files do not tell v2.0 from v3.0."""
         if self.layout == "v1.0":
             return "v1.0"
         for value in self.metadata.values():

@@ -103,7 +103,7 @@ _LARGEST_SAMPLE = 2**32 - 2**20
 _CROP_EDGE = 128
 """Voxels along an edge of the crop of MLPerf's 3D U-Net."""
 _SHAPES = 4096
-"""Samples whose shapes are looked at. Sizes are drawn by quantiles, so these include the extremes."""
+"""Samples that decide on the crop. Sizes are drawn by quantiles, so these include the extremes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +338,8 @@ def workload_text(converted: Converted, origin: str) -> str:
 def recipe_text(converted: Converted, origin: str) -> str:
     """Return a recipe, as TOML, for the dataset that the YAML describes. Raises SpecError.
 
-    Sizes are lognormal with the stated mean and standard deviation: DLIO draws its own from a product of
-    two normals, whose standard deviation is a third smaller than stated.
+    Sizes are lognormal with the stated mean and standard deviation. DLIO draws a product of two normals, with
+    a standard deviation a third smaller than stated.
     """
     config, sample = converted.config, converted.workload.sample
     table: dict[str, Any] = {

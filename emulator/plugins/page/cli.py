@@ -65,7 +65,7 @@ class Files:
 
 
 PICTURES = frozenset((".png", ".svg", ".html", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"))
-"""Endings of files whose content must be what they say."""
+"""Endings of names that promise a format."""
 
 
 def report(

@@ -1,4 +1,4 @@
-"""Compare results with each other and with published ones: the same figures, and what cannot be compared."""
+"""Compare results with each other and with published ones, and say which figures cannot be compared."""
 
 from __future__ import annotations
 
@@ -211,8 +211,8 @@ def compare(
 ) -> Comparison:
     """Return (name, result) pairs beside those published rows that ran the same workload.
 
-    `match` keeps only published rows whose submitter or system has all its words; only letters and digits
-    count, since people write such names in many ways.
+    `match` keeps published rows with all of its words in the name of submitter or system. Only letters and
+    digits count, since people write such names in many ways.
     """
     compared = tuple(Compared(name=name, result=result) for name, result in results)
     workloads = {item.workload.replace("-", "_") for item in compared}

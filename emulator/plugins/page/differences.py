@@ -1,4 +1,4 @@
-"""The settings and facts about machines in which results differ."""
+"""Find the settings, and the facts about machines, in which results differ."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def efficiency(
         str | None, typer.Option(metavar="SYSTEM", help="Nodes that it takes to match this system.")
     ] = None,
 ) -> None:
-    """GB/s, IOPS and accelerators per TB, watt and price; nodes to match another system.
+    """Show GB/s, IOPS and accelerators per TB, watt and price, and nodes to match another system.
 
     \b
     Examples:

@@ -211,9 +211,9 @@ class EfficiencyAnswer:
 def compare_systems(
     systems: Sequence[System], workload: Workload | None = None, match: System | None = None
 ) -> EfficiencyAnswer:
-    """Compare the figures of `systems`, with the accelerators of `workload` that each of them feeds.
+    """Compare the figures of `systems`, and the accelerators of `workload` that each of them feeds.
 
-    `match` is a system whose equal they should be in nodes. Raises MissingError without numba.
+    With `match`, also the nodes of each system that match that one. Raises MissingError without numba.
     """
     missing = [sentence for system in systems for sentence in lacks(system)]
     fed: list[Fed] = []

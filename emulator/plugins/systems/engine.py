@@ -267,7 +267,7 @@ class RankStates(NamedTuple):
     state: Any
     """Rows of RANK."""
     asking: Any
-    """Ranks whose accelerator wants a batch now, `counts[0]` of them."""
+    """Ranks that want a batch for their accelerator now, `counts[0]` of them."""
     counts: Any
     """Ranks that are asking, and ranks that have arrived at the barrier."""
 
@@ -381,7 +381,7 @@ def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: F
             ask(ranks, latent, computing, ready, now)
         seconds, which = next_end(net)
         then, late, done = now + seconds, first(latent), first(computing)
-        rank, size = -1, 0.0  # whose stream begins, or stops
+        rank, size = -1, 0.0  # the rank that begins or stops a stream
         if then <= late and then <= done:
             if which == 0:
                 return
@@ -401,7 +401,7 @@ def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: F
 
 
 def play(scene: Scene) -> Floats:
-    """Play `scene`. Return the seconds at which batches were taken by accelerators, shape (steps, ranks)."""
+    """Return the seconds at which accelerators took their batches, shape (steps, ranks)."""
     count = scene.ranks
     ready = np.zeros((scene.steps, count))
     state = np.zeros(count, RANK)

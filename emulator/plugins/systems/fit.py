@@ -1,6 +1,6 @@
-"""The parameters of a system from a few measured counts, with intervals; or why they cannot be known.
+"""Estimate the parameters of a system from a few measured counts, with intervals; or say why that fails.
 
-Every measured count is played again on its own batches (the step log has their bytes), with everything known
+Each measured count is played again on its own batches (the step log has their bytes), with all that is known
 (workload, loader, plan) and the unknowns of a model (`systems.model`). One more unknown must lower the loss
 by more than chance would. A limit is identified only when models without one are far worse. Models, and ends
 of parameters, that are within t^2 s^2 of the best are its alternatives. s is the relative deviation of one
@@ -64,7 +64,7 @@ class Fit:
 
 
 def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -> Fit:
-    """Return the system that best explains the counts `seen`, of which there is at least one.
+    """Return the system that best explains the counts `seen`, at least one.
 
     `result_names` are its sources. Raises MissingError without numba.
     """

@@ -1,4 +1,4 @@
-"""Measured counts, played again on the parameters of a system, and the parameters that fit them best.
+"""Play measured counts again with the parameters of a system, and search the parameters that fit best.
 
 A model is a choice of unknowns:
 

@@ -1,4 +1,4 @@
-"""A workload on a system: the point that a sweep would measure there.
+"""Predict the point that a sweep would measure of a workload on a system.
 
 The batches are those that `emulator.order` gives emulated ranks, over the sizes of a dataset or drawn ones.
 """

@@ -18,7 +18,7 @@ from emulator.record.steps import STEP, Steps
 Bools = NDArray[np.bool_]
 
 RANKS_AT_ONCE = 4096
-"""Number of ranks whose steps are summed together: 100,000 ranks x 500 steps as rows of STEP take 4 GB."""
+"""Ranks that are summed at a time: 100,000 ranks x 500 steps as rows of STEP take 4 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +81,9 @@ class Played:
         return found
 
     def end(self, ranks: slice | NDArray[np.int64], steps: slice = slice(None)) -> Floats:
-        """Second at which each step of these ranks ended, its barrier included, shape (steps, ranks).
+        """Return the second at which each step of these ranks ended, barrier included, shape (steps, ranks).
 
-        For some ranks at a time: of all, it would be as large as `ready`.
+        Ask for some ranks at a time: all of them would be as large as `ready`.
         """
         compute = np.broadcast_to(self.scene.compute, self.ready.shape)[steps, ranks]
         return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])

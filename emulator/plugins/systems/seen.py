@@ -1,8 +1,8 @@
-"""Measured counts for a fit: the rate over all of its steps, and batches to play it on.
+"""Reduce measured counts for a fit: the rate over all steps, and batches to play again.
 
-The rows of a point are never held together. They are gone through twice, in any order, into sums of each
-rank: first when the first rank ended, then what was consumed until then. The batches that are played again
-are those of the first steps (PLAYED), of whole epochs where there are more.
+The rows of a point are never held together. Two passes over them, in any order, make sums of each rank: the
+first finds when the first rank ended, the second what was consumed until then. The batches of the first steps
+(PLAYED) are played again, of whole epochs where there are more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Seen(Evidence):
     epoch: int = 0
     """Steps after which nothing had been read ahead; 0: reading went on over borders."""
     samples: int | None = None
-    """Number of samples of the dataset; None for as many as were read."""
+    """Number of samples of the dataset; None: it has those that were read."""
 
 
 def described(points: Sequence[Point]) -> list[Point]:
@@ -227,7 +227,7 @@ class _Reduced:
 
 
 def _require_equal_hosts(points: Sequence[Point]) -> None:
-    """Refuse hosts of which one served its ranks worse than others with as many: no system is both.
+    """Refuse runs in which a host served its ranks worse than another one with as many: no system is both.
 
     The share of time in which a host's accelerators were busy, barriers left out, is compared with the best
     host of the same point that has no fewer of them, and averaged over points: once may be chance. Raises

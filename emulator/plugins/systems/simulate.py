@@ -103,7 +103,7 @@ def with_sample_sizes(workload: Workload, sizes: Floats) -> Workload:
 
 
 def _result_flags(most: int, fit: Fitted | None) -> list[Flag]:
-    """Return flags of the result as a whole, whose largest count is `most`."""
+    """Return flags of the whole result; `most` is its largest count."""
     flags = []
     if most > LOGGED_RANKS:
         sentence = (

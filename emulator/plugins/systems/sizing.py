@@ -61,7 +61,7 @@ def feeds(workload: Workload, system: System, over: Simulation | None = None) ->
     """Return the number of accelerators that the system feeds at the workload's AU threshold.
 
     This is the one answer of plan, simulate and efficiency: it does not depend on counts or steps. `over` is
-    a run on a dataset, whose epochs have borders at which readers wait; None: a run without borders.
+    a run on a dataset: at the borders of its epochs readers wait. None: a run without borders.
     """
     wanted = workload.training.au_threshold
     if not workload.ideal_samples_per_second < math.inf:
@@ -91,7 +91,7 @@ def feeds(workload: Workload, system: System, over: Simulation | None = None) ->
 
 
 def _everything(workload: Workload, most: int, sentence: str) -> Feeds:
-    """Return the answer if as many as were tried are fed."""
+    """Return the answer if all that were tried are fed, up to `most`."""
     knee = replace(NO_KNEE, kind="beyond", fed=most, sentence=sentence)
     return Feeds(workload=workload, crossing=most, interval=(most, math.inf), knee=knee)
 

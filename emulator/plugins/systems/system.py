@@ -45,7 +45,7 @@ def parse_watts(text: str | float) -> float:
 
 
 SOFT = 8.5
-"""Softness that systems have whose documents tell of it: 288 accelerators at 98 % where the hard limit is 352
+"""Softness of a system that was documented: 288 accelerators at 98 % where the hard limit is 352
 (results/seed-case-45GBps.md)."""
 
 ALONE = 0.995
