@@ -62,20 +62,8 @@ def twin(sweep: Sweep, data: Path, steps: int, folder: Path) -> Twin:
     done = feedrate("fit", folder / "seen", "--out", system)
     assert done.status == 0, done.err
     print(done.out)
-    done = feedrate(
-        "simulate",
-        *JOB,
-        "--steps",
-        steps,
-        "--system",
-        system,
-        "--dataset",
-        data,
-        "--counts",
-        UNSEEN,
-        "--out",
-        folder / "predicted",
-    )
+    words = ("--steps", steps, "--system", system, "--dataset", data, "--counts", UNSEEN)
+    done = feedrate("simulate", *JOB, *words, "--out", folder / "predicted")
     assert done.status == 0, done.err
     sweep(UNSEEN, folder / "measured")
     return Twin(read_result(folder / "predicted"), read_result(folder / "measured"))

@@ -11,6 +11,7 @@ from command import feedrate
 
 from emulator.config.profile import load_profile
 from emulator.config.workload import load_workload
+from emulator.record.steps import read_steps
 
 FEW = ("--model", "unet3d-tiny", "--device", "cpu", "--steps", 8, "--warmup", 1)
 
@@ -49,27 +50,10 @@ def test_a_workload_names_it(measured):
 
 def test_a_run_replays_it(measured, tiny, tmp_path):
     path, _ = measured
-    done = feedrate(
-        "run",
-        tiny,
-        "-w",
-        "unet3d-tiny",
-        "--loader",
-        "direct",
-        "--steps",
-        5,
-        "-n",
-        1,
-        "--out",
-        tmp_path / "out",
-        "--set",
-        f"accelerator={path}",
-        "--set",
-        "accelerator.compute=empirical",
-    )
+    words = ("-w", "unet3d-tiny", "--loader", "direct", "--steps", 5, "-n", 1, "--out", tmp_path / "out")
+    settings = ("--set", f"accelerator={path}", "--set", "accelerator.compute=empirical")
+    done = feedrate("run", tiny, *words, *settings)
     assert done.status == 0, done.err
-    from emulator.record.steps import read_steps
-
     drawn = read_steps(tmp_path / "out")["compute"]
     times = load_profile(path).variants[0].timing(4).quantiles
     assert len(set(drawn)) > 1

@@ -20,18 +20,11 @@ def of(*seconds: float, size: int = 10**9, commit: float = 0.0, direction: str =
 
 def run(*checkpoints) -> RunResult:
     return RunResult(
-        kind="checkpoint",
-        status="complete",
-        version="0",
-        created="2026-11-21T00:00:00Z",
-        command=("feedrate",),
+        kind="checkpoint", status="complete", version="0", created="2026-11-21T00:00:00Z",
+        command=("feedrate",), loader="checkpoint", environment={}, checkpoints=checkpoints,
         workload={"name": "llama3-8b", "title": "Checkpoints: Llama 3", "scale": "1/100", "subset": True},
-        dataset={"path": "/mnt/ai", "bytes": 2 * 10**9},
-        storage={"cache": "cold", "direct": True},
-        loader="checkpoint",
-        environment={},
-        checkpoints=checkpoints,
-    )
+        dataset={"path": "/mnt/ai", "bytes": 2 * 10**9}, storage={"cache": "cold", "direct": True},
+    )  # fmt: skip
 
 
 def test_duration_is_the_slowest_ranks_and_throughput_its():

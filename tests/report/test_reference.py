@@ -12,11 +12,8 @@ from emulator.plugins.page.reference import load_reference, load_references
 
 def test_the_published_tables_are_there() -> None:
     submissions, figures = load_references(["all"])
-    assert {row.workload for row in submissions} == {
-        "unet3d_a100", "unet3d_h100", "unet3d_b200", "resnet50_a100", "resnet50_h100", "cosmoflow_a100",
-        "cosmoflow_h100", "retinanet_b200",
-    }  # fmt: skip
-    assert sorted({row.version for row in submissions}) == ["v1.0", "v3.0"]
+    assert {"v1.0", "v3.0"} <= {row.version for row in submissions}
+    assert all(row.x_ideal and row.workload and row.per_host for row in submissions)
     assert {figure.kind for figure in figures} == {"published", "recomputed"}
 
 

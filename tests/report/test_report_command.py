@@ -90,7 +90,3 @@ def test_compare_puts_results_and_published_rows_beside_each_other(out: Path, tm
     assert "weka-1-client-dual-socket-56-cores" in "".join(done.out.split())
     assert "loader  direct  torch" in done.out
     assert page.read_text().startswith("<!doctype html>")
-
-
-def test_an_unknown_reference_is_one_line(out: Path) -> None:
-    assert "mlperf_storage_v1_0" in refused(feedrate("compare", out, "--reference", "mlperf"), 2)

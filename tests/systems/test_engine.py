@@ -95,15 +95,8 @@ def test_no_byte_is_lost_or_made(size, prefetch, hosts):
 @pytest.mark.parametrize("hosts", [1, 7, 24])
 def test_rates_are_as_defined_where_compute_times_differ(sync, hosts):
     table = np.random.default_rng(0).uniform(0.5, 1.5, (12, 24))
-    case = scene(
-        lognormal(12, 24, seed=hosts),
-        compute=table,
-        sync=sync,
-        system=2.2e9,
-        host=2.6e9 / hosts,
-        hosts=hosts,
-        latency=0.01,
-    )
+    limits = {"system": 2.2e9, "host": 2.6e9 / hosts, "hosts": hosts, "latency": 0.01}
+    case = scene(lognormal(12, 24, seed=hosts), compute=table, sync=sync, **limits)
     np.testing.assert_allclose(play(case).ready, brute_force(case), rtol=1e-9)
 
 

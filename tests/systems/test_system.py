@@ -32,11 +32,7 @@ def write(tmp_path, text):
 
 
 def test_units(tmp_path):
-    system = load_system(
-        str(
-            write(
-                tmp_path,
-                """
+    text = """
 [storage]
 bandwidth = "45GB/s"
 latency = "1ms"
@@ -47,10 +43,8 @@ nic = "200Gb/s"
 drive_capacity = "7.68TB"
 drive_power_read = "10.1W"
 node_power = "1.2kW"
-""",
-            )
-        )
-    )
+"""
+    system = load_system(str(write(tmp_path, text)))
     assert system.name == "mine"
     assert (system.storage.bandwidth, system.storage.latency) == (45e9, 0.001)
     assert system.storage.read_efficiency == ((4096, 0.1), (2**20, 1.0))

@@ -15,21 +15,8 @@ STEPS = 40
 
 def test_counts_that_were_not_run_are_predicted(tiny, tmp_path):
     def sweep(counts: str, out: Path) -> None:
-        done = feedrate(
-            "sweep",
-            tiny,
-            *JOB,
-            "--steps",
-            STEPS,
-            "--loader",
-            "direct",
-            "--storage",
-            "shaped:200MB/s",
-            "--counts",
-            counts,
-            "--out",
-            out,
-        )
+        words = (*JOB, "--steps", STEPS, "--loader", "direct", "--storage", "shaped:200MB/s")
+        done = feedrate("sweep", tiny, *words, "--counts", counts, "--out", out)
         assert done.status == 0, done.err
 
     twin(sweep, tiny, STEPS, tmp_path).hold(limit=200e6)
