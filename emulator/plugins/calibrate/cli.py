@@ -10,11 +10,12 @@ import typer
 
 from emulator import live
 from emulator.cli import options
-from emulator.config.profile import Layout, Precision
+from emulator.config.profile import Layout, Precision, profile_text
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_storage
 from emulator.config.workload import load_loader
 from emulator.errors import SpecError
+from emulator.files import write_whole
 from emulator.plugins.calibrate.models import ComputeMode, DeviceKind, Request, choose_device, model_named
 from emulator.units import parse_list
 
@@ -108,7 +109,7 @@ def _measure(request: Request, out: Path, force: bool) -> None:
     from emulator.plugins.calibrate import measure  # with PyTorch, as above
 
     profile = measure.calibrate(request, live.say)
-    measure.write_profile(out, profile)
+    write_whole(out, profile_text(profile))
     if live.for_programs():
         live.answer({"profile": str(out), **to_plain(profile)})
     if request.steps < ENOUGH_STEPS or request.warmup < ENOUGH_WARMUP:

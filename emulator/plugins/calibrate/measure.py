@@ -6,14 +6,12 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.drift import student_t
-from emulator.config.profile import SCHEMA, Device, Profile, Timing, Variant, profile_text
-from emulator.files import write_whole
+from emulator.config.profile import SCHEMA, Device, Profile, Timing, Variant
 from emulator.plugins.calibrate import trainer as real
 from emulator.plugins.calibrate.health import HealthMonitor
 from emulator.plugins.calibrate.models import ComputeMode, Request
@@ -139,34 +137,26 @@ class Line:
 
 
 def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> Line | None:
-    """The line through mean seconds of a step by batch size; None for fewer than two sizes.
+    """Fit a line to the mean seconds of a step by batch size; None for fewer than two sizes.
 
     The intervals come from how far the means are from a line, which is what counts between batch sizes;
     the means themselves are known far better.
     """
     if len(batch_sizes) < 2:
         return None
-    design = np.column_stack([np.ones(len(batch_sizes)), np.asarray(batch_sizes, dtype=np.float64)])
-    mean = np.asarray(seconds, dtype=np.float64)
-    (t0, t1), *_ = np.linalg.lstsq(design, mean, rcond=None)
-    residual = mean - design @ (t0, t1)
-    freedom = len(batch_sizes) - 2
-    intervals: list[Interval | None] = [None, None]
+    sizes, mean = np.asarray(batch_sizes, np.float64), np.asarray(seconds, np.float64)
+    (t1, t0), covariance = np.polyfit(sizes, mean, 1, cov="unscaled")
+    residual, freedom = mean - t0 - t1 * sizes, len(sizes) - 2
+    t0_interval = t1_interval = None
     if freedom:
-        variance = float(residual @ residual) / freedom * np.linalg.inv(design.T @ design)
-        reach = student_t(0.95, freedom) * np.sqrt(np.maximum(0.0, np.diag(variance)))
-        intervals = [
-            (float(value - half), float(value + half)) for value, half in zip((t0, t1), reach, strict=True)
-        ]
+        reach = student_t(0.95, freedom) * np.sqrt(residual @ residual / freedom * np.diag(covariance))
+        t1_interval, t0_interval = (
+            (float(value - half), float(value + half)) for value, half in zip((t1, t0), reach, strict=True)
+        )
     return Line(
         t0=float(t0),
         t1=float(t1),
-        t0_interval=intervals[0],
-        t1_interval=intervals[1],
+        t0_interval=t0_interval,
+        t1_interval=t1_interval,
         worst_residual=float(np.max(np.abs(residual) / mean)),
     )
-
-
-def write_profile(path: Path, profile: Profile) -> None:
-    """Write `profile` to `path` atomically. Raises StorageError."""
-    write_whole(path, profile_text(profile))
