@@ -156,6 +156,7 @@ def with_knee(n_au: float | None, interval: tuple[float, float] | None) -> RunRe
         ((10.0, (9.5, 10.5)), (12.0, (11.4, 12.6)), "the knee moves from 10.0 to 12.0 accelerators (+20 %)"),
         ((10.0, None), (12.0, (11.4, 12.6)), "no difference that these runs can show"),
         ((10.0, (9.5, 10.5)), (None, None), "the knee moves from 10.0 to at least 32"),
+        ((40.0, (38.0, 42.0)), (None, None), "knees of 40.0 and at least 32 accelerators: no difference"),
     ],
 )
 def test_a_knee_moves_only_when_the_intervals_are_apart(
@@ -163,3 +164,16 @@ def test_a_knee_moves_only_when_the_intervals_are_apart(
 ) -> None:
     (sentence,) = compare([("a", with_knee(*a)), ("b", with_knee(*b))]).moves
     assert said in sentence
+
+
+def test_a_knee_beside_noise_or_below_the_first_count_moves_too() -> None:
+    quiet, noisy = with_knee(8.0, (7.6, 8.4)), with_knee(5.0, (4.8, 5.2))
+    beside = replace(noisy, storage={**noisy.storage, "noise": "writers"})
+    assert compare([("quiet", quiet), ("noisy", beside)]).moves == (
+        "noisy: the knee moves from 8.00 to 5.00 accelerators (-38 %) beside writers.",
+    )
+    starving = replace(noisy.points[0], ranks=1, x_ideal=0.7)
+    knee = replace(noisy.knee, kind="below", n_au=None, fed=None, starved=1)
+    below = replace(noisy, knee=knee, points=(starving,))
+    (sentence,) = compare([("quiet", quiet), ("below", below)]).moves
+    assert "moves from 8.00 to below 1 accelerators" in sentence

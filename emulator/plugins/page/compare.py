@@ -174,9 +174,6 @@ class Comparison(Document):
     def csv(self) -> Table:
         return _entries("", self.measured)
 
-    def prom(self) -> str:
-        raise SpecError("a comparison has no OpenMetrics", "feedrate report writes those of one result")
-
     def draw(self, path: Path, form: str) -> None:
         write_picture(figures(self), path, form, "Comparison")
 

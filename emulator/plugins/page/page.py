@@ -61,9 +61,9 @@ class Document(ABC):
     def draw(self, path: Path, form: str) -> None:
         """Write its plots as `png` or `svg`. Raises MissingError, StorageError."""
 
-    @abstractmethod
     def prom(self) -> str:
         """Return the figures as OpenMetrics. Raises SpecError where there are none."""
+        raise SpecError("a comparison has no OpenMetrics", "feedrate report writes those of one result")
 
     def text(self, form: str) -> str:
         """Return it as `html`, `csv`, `md` or `prom`. Raises MissingError, SpecError."""

@@ -79,7 +79,6 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
             for one in seen
         ),
         identified=identified,
-        error=math.sqrt(model.loss(chosen) / len(seen)),
         deviation=math.sqrt(variance),
         freedom=freedom,
     )

@@ -99,20 +99,15 @@ def tightest_limits(system: System, workload: Workload) -> SystemLimits:
     )
 
 
-def soft_share(ranks: float, full: float, softness: float | None) -> float:
-    """Return rate under a soft limit that `full` ranks fill / rate under a hard one, at `ranks` (0 to 1)."""
-    if softness is None or not 0 < full < math.inf:
-        return 1.0
-    ratio = min(ranks / full, full / ranks)
-    return float((1 + ratio**softness) ** (-1 / softness))
-
-
 def soft_limits(
     bound: SystemLimits, each: float, ranks: int, hosts: int, softness: float | None
 ) -> SystemLimits:
     """Lower the limits for `ranks` ranks that ask for `each` bytes/s, by `StorageSystem.softness`."""
-    full = min(bound.system, bound.host * hosts) / min(each, bound.rank)
-    share = soft_share(ranks, full, softness)
+    full = min(bound.system, bound.host * hosts) / min(each, bound.rank)  # ranks that fill the limit
+    if softness is None or not 0 < full < math.inf:
+        return bound
+    ratio = min(ranks / full, full / ranks)
+    share = (1 + ratio**softness) ** (-1 / softness)
     return SystemLimits(system=bound.system * share, host=bound.host * share, rank=bound.rank * share)
 
 

@@ -217,8 +217,6 @@ class Fitted:
     """True if a limit was seen; False if the system has only `at_least`, not a bandwidth."""
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """95 % interval by parameter; without those that were not estimated."""
-    error: float = 0.0
-    """Root mean square relative error of throughput at the counts that were seen."""
     deviation: float = PRIOR_DEVIATION
     """Relative standard deviation of one run: repeats, residuals and drift within runs."""
     freedom: int = 2
