@@ -12,7 +12,7 @@ from emulator import live
 from emulator.cli import options
 from emulator.config.profile import Layout, Precision, profile_text
 from emulator.config.reader import to_plain
-from emulator.config.storage import parse_storage
+from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_loader
 from emulator.errors import SpecError
 from emulator.files import write_whole
@@ -57,9 +57,6 @@ def calibrate(
     validate: Validate = None,
     rounds: Rounds = 6,
     workload: WorkloadName = "unet3d-tiny",
-    cache: options.CacheName = "cold",
-    storage: options.StorageText = "posix",
-    settings: options.Settings = None,
 ) -> None:
     """Measure the time of a training step on this accelerator, as a profile that workloads can name.
 
@@ -68,7 +65,6 @@ def calibrate(
       feedrate calibrate --out a100.toml
       feedrate calibrate --model unet3d-tiny --device cpu --batch 4
     """
-    shape = parse_storage(storage, cache)
     chosen, kind = model_named(model), choose_device(device)
     request = Request(
         model=chosen,
@@ -86,15 +82,15 @@ def calibrate(
     sizes = request.batch_sizes if batch else ()
     if len(sizes) > 1:
         raise SpecError("--validate trains at one batch size", "--batch gives it, or the workload")
-    loader = load_loader(workload, [*(settings or []), *(f"loader.batch_size={size}" for size in sizes)])
+    loader = load_loader(workload, [f"loader.batch_size={size}" for size in sizes])
     # PyTorch takes seconds to import: only once every option is known to be right.
     from emulator.plugins.calibrate import truth
 
     typer.echo(
         f"{chosen.name} on {kind}, {request.modes[0].name}, batch size {loader.batch_size}; "
-        f"storage {shape}; {rounds} rounds of {steps} steps\n{truth.HEAD}"
+        f"{rounds} rounds of {steps} steps\n{truth.HEAD}"
     )
-    found = truth.validate(request, validate, loader, shape, rounds, live.say)
+    found = truth.validate(request, validate, loader, StorageSpec(), rounds, live.say)
     if live.for_programs():
         live.answer(to_plain(found))
     for line in ["", *truth.summary_lines(found)]:

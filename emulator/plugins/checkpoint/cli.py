@@ -41,7 +41,6 @@ class Choices:
     writes: Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")] = None
     reads: Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")] = None
     pause: Annotated[str | None, typer.Option(help="Time between two checkpoints; default 5s.")] = None
-    cache: options.CacheName = "cold"
     settings: options.Settings = None
     keep: Annotated[bool, typer.Option("--keep", help="Leave the checkpoints in DIR.")] = False
     shift: Annotated[
@@ -60,7 +59,6 @@ class Choices:
             model=load_checkpoint_model(self.model, [*(self.settings or ()), *own]),
             subset=self.subset,
             scale=parse_scale(self.scale),
-            cache=self.cache,
             keep=self.keep,
             shift=self.shift,
             out=out,

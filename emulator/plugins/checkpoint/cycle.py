@@ -256,8 +256,7 @@ class _Session:
         files = marker.files[(world.rank + shift) % world.size]
 
         def read(stats: ReadStats) -> tuple[WrittenFile, ...]:
-            direct = self.direct and job.cache == "cold"
-            storage = PosixStorage(job.root, direct=direct, cache=job.cache, stats=stats)
+            storage = PosixStorage(job.root, direct=self.direct, cache="cold", stats=stats)
             for written in files:
                 read_shard(storage, place.folder_name(number), written, self.io)
             return files
@@ -310,7 +309,7 @@ class _Session:
         flags = [flag for flag in self.record.result.flags if flag.name != "page-cache"]
         found = (*self.record.result.checkpoints, checkpoint)
         resident = max(checkpoint.resident_share or 0.0 for checkpoint in found)
-        if self.job.cache == "cold" and resident > MOST_RESIDENT:
+        if resident > MOST_RESIDENT:
             flags.append(
                 Flag(
                     name="page-cache",

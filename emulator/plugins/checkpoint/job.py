@@ -11,7 +11,6 @@ from pathlib import Path
 
 from emulator import live
 from emulator.config.checkpoint import CheckpointModel, Shard, data_parallel, parameters, shards, total
-from emulator.config.storage import Cache
 from emulator.errors import SpecError, StorageError
 from emulator.launch.launched import started_by_mpi
 from emulator.plugins.checkpoint.files import FOLDER
@@ -36,8 +35,6 @@ class CheckpointJob:
     """True when the ranks are the first of those published, and write what those write."""
     scale: Fraction
     """Share of the real sizes."""
-    cache: Cache
-    """cold: what is read back comes from the storage; warm: the page cache may serve."""
     keep: bool
     """Leave the checkpoints of this run where they are."""
     shift: bool
@@ -85,7 +82,7 @@ class CheckpointJob:
         yield f"checkpoint:  {show_bytes(size)} in {sum(map(len, files))} files{scaled}"
         yield f"of a rank:   {show_bytes(min(sums))} to {show_bytes(max(sums))}"
         yield f"room needed: {show_bytes(size * io.writes)} in {self.folder} for {io.writes} checkpoints"
-        yield f"then:        {io.reads} read back, {self.cache}; {io.pause:g} s after each"
+        yield f"then:        {io.reads} read back, cold; {io.pause:g} s after each"
 
 
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
@@ -126,7 +123,7 @@ def empty_result(
             "data_parallel": job.data(len(hosts)),
         },
         dataset={"path": str(job.root), "bytes": job.total(len(hosts))},
-        storage={"cache": job.cache, "direct": direct},
+        storage={"cache": "cold", "direct": direct},
         loader="checkpoint",
         environment={
             **describe_machine(),
@@ -173,7 +170,6 @@ def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
         f"{ranks} ranks instead of {wanted}": ranks != wanted,
         f"a subset on {hosts} hosts instead of one": job.subset and hosts > 1,
         f"{io.writes} writes and {io.reads} reads instead of 10 and 10": (io.writes, io.reads) != (10, 10),
-        "what was read may come from the page cache": job.cache == "warm",
         "checkpoints were read more than once": 0 < io.writes < io.reads,
     }
     return [sentence for sentence, holds in sentences.items() if holds]

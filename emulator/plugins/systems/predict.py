@@ -44,9 +44,8 @@ class Simulation:
     """Bytes of each sample of the dataset; with more samples the sizes repeat in order."""
     samples: int
     """Number of samples of the dataset."""
-    epochs: int | None = None
-    steps: int | None = None
-    """Maximum steps per rank; at least one of epochs and steps is given."""
+    steps: int
+    """Steps of each rank."""
     specified: bool = True
     """False if the number of samples was not given: then as many are drawn as are read, and no epoch ends."""
 
@@ -77,27 +76,17 @@ def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
 
 
 def on_paper(
-    workload: Workload,
-    system: System,
-    ranks: int,
-    *,
-    files: int | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
+    workload: Workload, system: System, ranks: int, *, files: int | None = None, steps: int
 ) -> Simulation:
-    """Return a simulation without a dataset, on `files` drawn samples. With `files` None, as many are
-    drawn as `ranks` ranks read in `steps` (None: 8) steps, so that no unspecified number ends an epoch."""
+    """Return a simulation without a dataset, on `files` drawn samples.
+
+    None: as many samples as `ranks` ranks read in `steps` steps, so that no unspecified number ends an epoch.
+    """
     specified = files is not None
-    files = files or workload.loader.batch_size * ranks * (steps or 8)
+    files = files or workload.loader.batch_size * ranks * steps
     sizes = sample_sizes(workload.sample_read, min(files, DRAWN_SIZES))
     return Simulation(
-        workload=workload,
-        system=system,
-        sizes=sizes,
-        samples=files,
-        epochs=epochs,
-        steps=steps,
-        specified=specified,
+        workload=workload, system=system, sizes=sizes, samples=files, steps=steps, specified=specified
     )
 
 
@@ -126,7 +115,7 @@ def rank_plan_of(simulation: Simulation, ranks: int, number: int) -> RankPlan:
     plan = EpochPlan(samples=simulation.samples, ranks=ranks, batch_size=batch_size)
     plan.require_a_step()
     seed = simulation.workload.training.shuffle_seed + number
-    return RankPlan(plan=plan, seed=seed, epochs=simulation.epochs, steps=simulation.steps)
+    return RankPlan(plan=plan, seed=seed, steps=simulation.steps)
 
 
 def scene_on(

@@ -20,8 +20,8 @@ from emulator.record.out import ResultFolder, check_out
 from emulator.record.result import Flag, RunResult, new_result
 from emulator.record.steps import Steps
 
-DEFAULT_STEPS = 100
-"""Steps per rank if neither epochs nor steps are given."""
+STEPS = 100
+"""Steps of each rank unless others are given."""
 
 
 def simulate(
@@ -31,7 +31,6 @@ def simulate(
     out: Path,
     *,
     dataset: Path | None = None,
-    epochs: int | None = None,
     steps: int | None = None,
     command: tuple[str, ...] = (),
     label: str = "",
@@ -47,15 +46,15 @@ def simulate(
     StorageError, MissingError.
     """
     check_out(out, force)
-    steps = steps or (None if epochs else DEFAULT_STEPS)
+    steps = steps or STEPS
     if dataset is None:
-        simulation = on_paper(workload, system, max(counts), epochs=epochs, steps=steps)
+        simulation = on_paper(workload, system, max(counts), steps=steps)
     else:
         manifest = read_manifest(dataset)
         each = manifest.samples_per_file
         sizes = (manifest.sizes[:].astype("float64") / each).repeat(each)
         simulation = Simulation(
-            workload=workload, system=system, sizes=sizes, samples=len(sizes), epochs=epochs, steps=steps
+            workload=workload, system=system, sizes=sizes, samples=len(sizes), steps=steps
         )
     points, rows = [], []
     for number, ranks in enumerate(counts):
