@@ -87,7 +87,7 @@ def test_too_few_samples_are_refused():
         (System(storage=StorageSystem(nodes=6, node_bandwidth=DEMAND, protection="4+2")), 6 * DEMAND),
         (
             System(
-                storage=StorageSystem(bandwidth=16 * DEMAND, read_efficiency=((2**20, 0.25), (2**22, 0.5)))
+                storage=StorageSystem(bandwidth=16 * DEMAND, read_efficiency=((2**20, 0.25), (2**24, 0.75)))
             ),
             8 * DEMAND,
         ),
