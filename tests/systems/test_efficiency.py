@@ -7,6 +7,7 @@ from command import feedrate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.config.workload import load_workload
 from emulator.plugins.systems.efficiency import (
     GB,
     TB,
@@ -130,6 +131,12 @@ def test_every_system_that_ships_answers_and_says_what_it_lacks(path):
             assert key in text
     if path.stem == "ceph-nvme":
         assert "storage.read_iops" in text and "hardware.node_cost" not in text
+
+
+def test_a_system_that_limits_nothing_feeds_nobody_knows_how_many():
+    found = compare_systems([System(name="paper")], load_workload("unet3d-a100"))
+    assert "paper lacks a bandwidth: nothing in it limits unet3d-a100" in found.missing
+    assert not found.tables[0].rows
 
 
 def test_the_command_shows_systems_beside_each_other():
