@@ -114,6 +114,12 @@ def test_matching_nodes_are_enough_and_no_more(target, have, nodes):
     assert (found - 1) * have / nodes < target * (1 + 1e-6)
 
 
+def test_writes_are_matched_as_stated_and_with_the_others_protection():
+    """Three copies send 3 bytes for one, 4+2 sends 1.5: with that half as many nodes do."""
+    found = matches(HDD, NVME)
+    assert found == {"usable capacity": 16, "reads": 69, "writes": 204, "writes, with 4+2 protection": 102}
+
+
 def test_what_the_file_does_not_hold_is_none():
     empty = System()
     assert (raw_bytes(empty), usable_bytes(empty), cost(empty), watts(empty, reading=True)) == (None,) * 4
