@@ -7,7 +7,6 @@ OUT/mlperf-00000.json ...    the documents of each run, from which feedrate expo
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,14 +17,13 @@ from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import SpecError, StorageError
 from emulator.plugins.mlperf.checkpoints import read_checkpoints
 from emulator.plugins.mlperf.summary import trains
-from emulator.plugins.mlperf.trainings import import_run
+from emulator.plugins.mlperf.trainings import NOT_IN_NAMES, import_run
 from emulator.plugins.mlperf.tree import Imported, RunFolder, find_runs, read_run, why_no_run
 from emulator.record.out import ResultFolder, check_out, read_result, remove_result
 from emulator.record.result import RunResult
 from emulator.record.steps import Steps
 
 DOCUMENTS = "mlperf-{:05}.json"
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +103,7 @@ def _by_name(groups: Sequence[list[Imported]]) -> dict[str, list[Imported]]:
     named: dict[str, list[Imported]] = {}
     for runs, (system, called, apart) in zip(groups, words, strict=True):
         parts = (system, called, apart * (count[system, called] > 1))
-        base = name = _NOT_IN_NAMES.sub("-", " ".join(filter(None, parts))) or "training"
+        base = name = NOT_IN_NAMES.sub("-", " ".join(filter(None, parts))) or "training"
         number = 1
         while name in named:
             number += 1

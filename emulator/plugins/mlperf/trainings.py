@@ -27,7 +27,7 @@ from emulator.plugins.mlperf.workload import convert
 from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
 from emulator.record.steps import STEP, Steps
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
     """
     config = stated_config(run)
     if config is not None and not wanted:
-        name = _NOT_IN_NAMES.sub("-", config.choice or config.model("training")).replace("_", "-")
+        name = NOT_IN_NAMES.sub("-", config.choice or config.model("training")).replace("_", "-")
         return convert(config, name or "training").workload, config.whole("train.total_training_steps")
     name = wanted or next(iter(choices(run).values()), "")
     if not wanted and name not in names("workloads"):
