@@ -119,11 +119,11 @@ def test_what_is_not_recorded_is_not_met():
 
 def test_memory_is_that_of_every_host():
     hosts = tuple(HostShare(**{**asdict(swept().points[0].hosts[0]), "host": name}) for name in "ab")
-    memory = {"a": MEMORY, "b": 100 * MEMORY}
     two = swept(hosts=hosts)
-    assert broken(replace(two, environment={**two.environment, "memory_of_hosts": memory})) == [
-        "dataset / memory of all client hosts"
-    ]
+    for memory, met in (({"a": MEMORY, "b": 100 * MEMORY}, False), ({"a": MEMORY}, None)):
+        (check,) = self_check(replace(two, environment={**two.environment, "memory_of_hosts": memory}))
+        (rule,) = (rule for rule in check.rules if not rule.met)
+        assert (rule.name, rule.met) == ("dataset / memory of all client hosts", met)
 
 
 def test_runs_on_other_hosts_are_no_set():

@@ -102,6 +102,14 @@ def test_throughput_saturates_at_what_the_system_file_says(system, limit):
     assert below.au == pytest.approx(1, abs=0.005)
 
 
+@pytest.mark.parametrize(("ranks", "share"), [(14, 2**-0.5), (28, 1.25**-0.5)])
+def test_a_soft_limit_is_reached_gradually(ranks, share):
+    """Ranks that ask for D together get (D^-p + limit^-p)^(-1/p), here with p = 2 and a limit of 14 ranks."""
+    system = System(storage=StorageSystem(bandwidth=14 * DEMAND, softness=2.0))
+    found = predict(simulation(system, NEXT_ONLY, files=20_000, steps=40), ranks).point
+    assert found.bytes_per_second == pytest.approx(share * 14 * DEMAND, rel=0.01)
+
+
 def test_a_stripe_is_read_from_its_data_nodes():
     """Nodes at 0.4 of a demand: one rank gets 2 x 0.4 with stripes of 2+1, all it asks for with 4+2."""
     for protection, au in (("2+1", 0.8), ("4+2", 1.0)):

@@ -321,8 +321,7 @@ def ask(ranks: RankStates, latent: Timers, computing: Timers, ready: Any, now: f
     else:
         ranks.state[rank].waiting = 1
         # An epoch begins with nothing read ahead, and all of it is asked for at once.
-        ahead = ranks.prefetch if step % ranks.epoch == 0 else 0
-        admit(ranks, latent, rank, max(step + 1, min(last, step + ahead)), now)
+        admit(ranks, latent, rank, max(step + 1, min(last, step + ranks.prefetch)), now)
 
 
 @inlined
