@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import resource
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from artefacts import Run
 from command import feedrate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_rules import swept
 
 from emulator.analysis.here import here
 from emulator.analysis.throughput import loop_seconds, overshoot_p99
@@ -21,9 +24,9 @@ from emulator.plugins.mlperf.results import import_folder, write_imports
 from emulator.plugins.mlperf.rules import self_check
 from emulator.plugins.mlperf.trainings import import_run
 from emulator.plugins.mlperf.tree import RunFolder, find_runs, read_run, write_run
-from emulator.record.out import read_result
+from emulator.record.out import read_result, write_result
 from emulator.record.result import RunResult
-from emulator.record.steps import read_steps
+from emulator.record.steps import STEP, read_steps, write_steps
 
 LAYOUTS = pytest.mark.parametrize("layout", ["v1.0", "v2.0", "v3.0"])
 LOGS = pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])
@@ -233,6 +236,23 @@ def test_files_of_many_samples_come_back_as_such(tmp_path):
     before, after = read_result(out).dataset, imported(tmp_path / "exported", tmp_path / "back").dataset
     assert (after["files"], after["samples_per_file"]) == (24, 5)
     assert after["bytes"] == pytest.approx(before["bytes"], rel=0.01)
+
+
+def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
+    """Two ranks: 20 steps, then 2 of another epoch."""
+    whole = swept(epochs=2, steps=22)
+    order = np.tile(np.arange(22), 2)
+    rows = np.zeros(44, STEP)
+    rows["rank"], rows["epoch"], rows["step"] = np.repeat([0, 1], 22), order // 20, order % 20
+    rows["wait"], rows["compute"], rows["begin"] = 0.01, 0.162, order * 0.172
+    for moment in ("requested", "arrived", "got", "woke"):
+        rows[moment] = np.nan
+    (tmp_path / "out").mkdir()
+    write_result(tmp_path / "out", replace(whole, points=whole.points[:1], status="complete", reason=""))
+    write_steps(tmp_path / "out", rows)
+    export_result(tmp_path / "out", tmp_path / "exported")
+    (run,) = map(read_run, find_runs(tmp_path / "exported"))
+    assert run.summary["epochs"] == 1 and set(run.logs["1"]) == {"1", "hostname"}
 
 
 def test_the_rules_that_imported_runs_meet(tmp_path):
