@@ -49,6 +49,11 @@ def answer(result: RunResult) -> str:
     point = result.points[0]
     ranks = "1 process" if point.ranks == 1 else f"{point.ranks:,} processes"
     rate = f"{ranks} read {show_rate(point.bytes_per_second)}"
+    if math.isnan(point.bytes_per_second) and point.au_published is not None:
+        return (
+            f"{ranks} had {percent(point.au_published)} % accelerator utilisation as published; which rate "
+            "that is cannot be told from what was published."
+        )
     if not computes(point):
         return f"{rate}; the workload does not compute, so there is no ideal to compare with."
     samples, ideal = number(point.samples_per_second * job_samples(result)), percent(point.x_ideal)

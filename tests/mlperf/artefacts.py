@@ -75,6 +75,9 @@ class Run:
     """What a sleep takes beyond its step."""
     record: int = 1_000_000
     """Bytes of a sample."""
+    teardown: float = 0.0
+    """From the last step of an epoch to its end, which v3.0's duration leaves out."""
+    workload: str = "unet3d_h100"
     start: datetime = datetime(2026, 1, 1)
 
     @property
@@ -137,11 +140,11 @@ class Run:
             _dump(folder / f"training_{when}_metadata.json", self._metadata(layout, seed))
         config = self._config(seed)
         (place / "config.yaml").write_text(config)
-        overrides = ["workload=unet3d_h100", f"++workload.reader.batch_size={self.batch}"]
+        overrides = [f"workload={self.workload}", f"++workload.reader.batch_size={self.batch}"]
         overrides.append(f"++workload.dataset.num_files_train={self.steps * self.batch * self.ranks}")
         overrides += [f"++workload.train.seed={seed}"] if seed is not None else []
         (place / "overrides.yaml").write_text(yaml.safe_dump(overrides))
-        choices = {"overrides": {"task": overrides}, "runtime": {"choices": {"workload": "unet3d_h100"}}}
+        choices = {"overrides": {"task": overrides}, "runtime": {"choices": {"workload": self.workload}}}
         (place / "hydra.yaml").write_text(yaml.safe_dump({"hydra": choices}))
         return folder
 
@@ -149,7 +152,8 @@ class Run:
         """v2.0 writes what its program held, v3.0 a document with fixed keys."""
         if layout == "v2.0":
             return {"args": {"model": "unet3d"}, "params_dict": {}, "benchmark_type": "training"}
-        known = {"benchmark_type": "training", "model": "unet3d", "command": "run", "accelerator": "h100"}
+        model, accelerator = self.workload.split("_")
+        known = {"benchmark_type": "training", "model": model, "command": "run", "accelerator": accelerator}
         config = yaml.safe_load(self._config(seed))["workload"]
         when = f"{self.start:%Y%m%d_%H%M%S}"
         return {**known, "run_datetime": when, "num_processes": self.ranks, "parameters": config}
@@ -160,8 +164,8 @@ class Run:
         for epoch in range(1, self.epochs + 1):
             end = start + timedelta(seconds=self.seconds)
             span = {"start": start.isoformat(), "end": end.isoformat(), "duration": f"{self.seconds:.2f}"}
-            stats[str(epoch)] = {**span, "block1": span}
-            start = end
+            start = end + timedelta(seconds=self.teardown)
+            stats[str(epoch)] = {**span, "end": start.isoformat(), "block1": span}
         return stats
 
     def _summary(self, au: float, rate: float, host: str) -> dict[str, object]:
@@ -194,7 +198,7 @@ class Run:
             "host_memory_GB": [16.0] * self.hosts,
             "data_size_per_host_GB": 0.1,
             "epochs": self.epochs,
-            "end": (self.start + timedelta(seconds=self.seconds * self.epochs)).isoformat(),
+            "end": (self.start + timedelta(seconds=(self.seconds + self.teardown) * self.epochs)).isoformat(),
         }
 
     def _config(self, seed: int | None) -> str:

@@ -24,9 +24,9 @@ SEEDS, TREES = (32, 202, 203), 500
 DAMAGES = ("truncate", "flip", "swap", "delete")
 LOST = ("seed", "saved", "au_met")
 """Facts of a run that become unknown without a figure that changes."""
-ONCE = ("slowest_rank", "host", "named", "start")
+ONCE = ("slowest_rank", "host", "named", "start", "end")
 """Facts that one document alone has: a rank's file does not say its rank, v1.0 names a host once, and a run
-may have started up to an hour before its first epoch."""
+may have started up to an hour before its first epoch, and ended after its last."""
 TOLD = ("flags", "created", "command", "title", "sources", "verdict", "knee", "from_logs")
 """What says it, or follows from the figures."""
 START = datetime(2026, 1, 1)
@@ -42,7 +42,8 @@ def tree(tmp_path_factory) -> Path:
         run = Run(**as_asked, steps=10, start=start)
         run.write(root / f"closed/One/results/sys/unet3d_h100/run{number}", "v1.0", logs=False, seed=number)
         place = root / f"closed/Two/results/sys/training/unet3d/run/{start:%Y%m%d_%H%M%S}"
-        replace(run, oversleep=0.0005).write(place, "v3.0", seed=number)  # v3.0 logs sleeps as they were
+        newer = replace(run, oversleep=0.0005, teardown=4.3)  # v3.0 logs sleeps as they were
+        newer.write(place, "v3.0", seed=number)
     for number, verb in enumerate(("save", "load")):
         start = START + timedelta(hours=number)
         place = root / f"closed/Two/results/sys/checkpointing/llama3-8b/{start:%Y%m%d_%H%M%S}"

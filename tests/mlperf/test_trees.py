@@ -54,7 +54,14 @@ def checkpoint_run(folder: Path, verb: str, start: datetime, *, text: bool = Fal
         (folder / f"{rank}_per_epoch_stats.json").write_text(json.dumps({"1": spans}))
     metric = {f"{verb}_checkpoint_duration_mean_seconds": 2.0, "checkpoint_size_GB": 104.7}
     metric |= {f"{verb}_checkpoint_io_mean_GB_per_second": 104.7 / 2}
-    summary = {"start": start.isoformat(), "num_accelerators": 8, "num_hosts": 2, "hostname": "a"}
+    end = start + timedelta(seconds=10 * count + 5)
+    summary = {
+        "start": start.isoformat(),
+        "end": end.isoformat(),
+        "num_accelerators": 8,
+        "num_hosts": 2,
+        "hostname": "a",
+    }
     summary |= {"metric": metric, "host_memory_GB": [64.0, 0.0], "host_cpu_count": [96, 0]}
     summary |= {"host_cpuinfo": {"physical id": "1", "siblings": "24"}}
     summary |= {"host_meminfo": {"MemTotal": "33554432 kB"}}

@@ -75,6 +75,11 @@ def test_unknown_and_unused_keys_are_listed(tmp_path):
     assert "dataset.num_files_train" in listed and "workflow.train" in listed
     assert not any(why.startswith("unknown") for key, why in listed.items() if key != "reader.colour")
     assert not any(key in listed for key in ("reader.batch_size", "train.computation_time", "metric.au"))
+    skips = UNET3D.replace("reader:", "  skip_listing: True\n  listing_validation_interval: 10\nreader:")
+    whys = {item.key: item.why for item in converted(tmp_path, skips).left_out}
+    assert (
+        whys["dataset.skip_listing"] == whys["dataset.listing_validation_interval"] != whys["reader.colour"]
+    )
     table = UNET3D.replace("record_length: 146600628", "record_length: {a: 1}")  # DLIO's default is used
     assert "dataset.record_length.a" in [item.key for item in converted(tmp_path, table).left_out]
 

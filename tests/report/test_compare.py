@@ -97,6 +97,12 @@ def test_results_that_differ_by_their_storage_alone_need_no_caution() -> None:
     assert compare([("a", plain_sweep()), ("b", run)]).cautions == ()
 
 
+def test_published_throughput_counts_the_first_step_up_to_v1() -> None:
+    submissions, _ = load_reference("mlperf_storage_v1_0")
+    (caution,) = [c for c in compare([("a", plain_sweep())], submissions).cautions if "throughput" in c]
+    assert "counts the first step of each epoch up to v1.0 and leaves it out since" in caution
+
+
 def test_a_reference_without_the_workload_is_said() -> None:
     tiny = changed(replace(plain_sweep()))
     tiny = replace(tiny, workload={**tiny.workload, "name": "unet3d-tiny"})

@@ -6,6 +6,7 @@ the other ones; a fact that only one document states is believed. Pure.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config, parse_overrides, workload_table
 from emulator.plugins.mlperf.figures import Figures
 from emulator.plugins.mlperf.logs import Block, block_seconds, epoch_seconds
+from emulator.plugins.mlperf.rules import VERSIONS
 from emulator.plugins.mlperf.summary import GIB, MIB, Machines, PublishedTraining
 from emulator.plugins.mlperf.tree import RunFolder
 from emulator.plugins.mlperf.workload import USED
@@ -90,7 +92,8 @@ def _table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _moment(value: Any) -> datetime | None:
+def moment(value: Any) -> datetime | None:
+    """Return a time of day without its zone; None where `value` is none."""
     try:
         return datetime.fromisoformat(str(value)).replace(tzinfo=None)
     except ValueError:
@@ -138,6 +141,24 @@ def choices(run: RunFolder) -> dict[str, str]:
     return {document: _dashed(name) for document, name in found.items() if name}
 
 
+def _chosen(run: RunFolder) -> str | None:
+    """Return the workload in the words of the document that says most; None where another contradicts it."""
+    names = choices(run).values()
+    longest = max(names, key=len, default="")
+    agree = all(name == longest or longest.startswith(f"{name}-") for name in names)
+    return longest if agree else None
+
+
+def version_of(run: RunFolder) -> str | None:
+    """Return the version whose formulas a training follows; None: nothing tells.
+
+    Without metadata it is the only version that has the accelerator, where the documents agree on that.
+    """
+    model, _, accelerator = (_chosen(run) or "").partition("-")
+    having = [name for name, version in VERSIONS.items() if accelerator in version.workloads.get(model, ())]
+    return run.version or (having[0] if len(having) == 1 else None)
+
+
 def _dashed(name: str) -> str:
     dashed = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-").lower()
     return re.sub(r"^llama-?3?-", "llama3-", dashed)[:80]
@@ -146,8 +167,7 @@ def _dashed(name: str) -> str:
 def of_configuration(run: RunFolder) -> Iterator[str]:
     """Say where the documents differ in what was chosen, overridden and set. Raises SpecError."""
     texts, chosen = _overrides(run), choices(run)
-    longest = max(chosen.values(), key=len, default="")
-    if any(name != longest and not longest.startswith(f"{name}-") for name in chosen.values()):
+    if _chosen(run) is None:
         yield "the workload is " + ", ".join(f"{name} by {document}" for document, name in chosen.items())
     tasks = Config("", _table(run.configs.get("hydra.yaml"))).at("hydra.overrides.task")
     if "overrides.yaml" in run.configs and isinstance(tasks, list):
@@ -174,7 +194,11 @@ def _of_catalogue(run: RunFolder, spec: Workload) -> Iterator[str]:
     """Say which published parameters differ, although no override says so."""
     if spec.name not in names("workloads"):
         return
-    overridden = {USED.get(".".join(change.path)) for change in parse_overrides(_overrides(run)).changes}
+    changed = {".".join(change.path) for change in parse_overrides(_overrides(run)).changes}
+    changed |= {
+        key for value in run.metadata.values() for key in _table(_table(value).get("override_parameters"))
+    }
+    overridden = {USED.get(key) for key in changed}
     own, known = asdict(spec), asdict(load_workload(spec.name))
     for section, keys in _PUBLISHED.items():
         for key in keys:
@@ -231,6 +255,11 @@ def _of_machines(run: RunFolder, machines: Machines) -> Iterator[str]:
     }
     for fact, (stated, by_proc) in facts.items():
         furthest = max(stated, key=lambda value: abs(value - by_proc), default=None)
+        # Of several hosts in one place only the mean is known: the first may well have another share of it.
+        averaged = len(stated) > 1 and not all(getattr(machines, fact)[: len(stated)])
+        if averaged and by_proc and sum(stated) > by_proc and not _same(stated[0], by_proc, _EXACT):
+            yield f"hosts are unlike: {fact} is {stated[0]:g} on average, {by_proc:g} by /proc of the first"
+            continue
         told = {"of a host in summary.json": furthest, "by its /proc": by_proc or None}
         yield from _differ(fact, told, _EXACT)
 
@@ -241,13 +270,13 @@ def _whole(value: Any, otherwise: int = 0) -> int:
 
 def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
     """Compare when the run began with its epochs and with the name of its folder."""
-    start, end = _moment(machines.start), _moment(run.summary.get("end"))
+    start, end = moment(machines.start), moment(run.summary.get("end"))
     if start is None:
         yield f"summary.json: start is {_short(machines.start)}"
         return
     folder = run.name.rpartition("/")[2]
     if match := _NAMED.fullmatch(folder):
-        named = _moment(f"{match[1]}T{match[2]}")
+        named = moment(f"{match[1]}T{match[2]}")
         # mlpstorage names the folder before it collects facts about the cluster and starts ranks.
         if named and not -_WINDOW <= (start - named).total_seconds() <= 60 * _WINDOW:
             yield f"the folder is called {folder}, and summary.json says {machines.start}"
@@ -255,7 +284,7 @@ def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
             yield f"{off} is of another run than {folder}"
     own = run.epochs.get("0", run.epochs.get("", {})).values()
     parts = [part for epoch in own for part in (epoch, *epoch.values()) if isinstance(part, Mapping)]
-    first = min(filter(None, (_moment(part.get("start")) for part in parts)), default=None)
+    first = min(filter(None, (moment(part.get("start")) for part in parts)), default=None)
     # Rank 0 writes the summary, so both are of one clock.
     if first and not -1 <= (first - start).total_seconds() <= 60 * _WINDOW:
         yield f"summary.json: start is {machines.start}, and the first epoch began at {first.isoformat()}"
@@ -270,7 +299,7 @@ def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
 
 
 def _span_is_odd(span: Mapping[str, Any], start: datetime, end: datetime | None) -> str:
-    begin, finish = _moment(span.get("start")), _moment(span.get("end"))
+    begin, finish = moment(span.get("start")), moment(span.get("end"))
     try:
         seconds = float(span.get("duration", "nan"))
     except (TypeError, ValueError):
@@ -280,7 +309,12 @@ def _span_is_odd(span: Mapping[str, Any], start: datetime, end: datetime | None)
     if (begin - start).total_seconds() < -_WINDOW or (end and (begin - end).total_seconds() > _WINDOW):
         return "it is not within its run"
     apart = (finish - begin).total_seconds() if finish else seconds
-    if abs(apart - seconds) > 0.02 + 0.001 * seconds:  # False where no duration is stated
+    # An epoch ends when its loader is torn down, and v3.0's duration with its last step, hundredths of a
+    # second after its last block.
+    blocks = [moment(part.get("end")) for part in span.values() if isinstance(part, Mapping)]
+    stepped = max(((part - begin).total_seconds() for part in blocks if part), default=apart)
+    room = 0.02 + 0.001 * seconds
+    if not math.isnan(seconds) and not stepped - room <= seconds <= apart + room:
         return f"it took {seconds:g} s, and from start to end it is {apart:g}"
     return ""
 

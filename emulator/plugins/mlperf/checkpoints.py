@@ -6,6 +6,7 @@ size is that of all ranks. Its GB is 2^30 bytes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ import numpy as np
 
 from emulator.config.checkpoint import parameters
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.agreement import documents, of_checkpoints, stated_config
+from emulator.plugins.mlperf.agreement import documents, moment, of_checkpoints, stated_config
 from emulator.plugins.mlperf.from_yaml import checkpoint_model
 from emulator.plugins.mlperf.summary import GIB, CheckpointMetric, Machines, read_machines, read_metric
 from emulator.plugins.mlperf.tree import Imported, RunFolder
@@ -55,7 +56,7 @@ class ImportedCheckpoints(Imported):
     def line(self) -> str:
         return f"{self.machines.num_accelerators} ranks, {self.run.name}: {len(self.checkpoints)} checkpoints"
 
-    def result(self, name: str, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
+    def result(self, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
         machines = self.machines
         memory = sum(machines.memory) // machines.num_hosts
         checkpoints = []
@@ -66,7 +67,7 @@ class ImportedCheckpoints(Imported):
         joined = new_result(
             "checkpoint",
             command=tuple(command),
-            workload={**self.workload, "name": name},
+            workload=self.workload,
             dataset={"path": "", "bytes": checkpoints[0].bytes},
             storage={"cache": "unknown", "direct": None},
             loader="DLIO's",
@@ -150,6 +151,7 @@ def _checkpoints(run: RunFolder, machines: Machines, size: int, start: datetime)
                 fastest_seconds=min(seconds for _, seconds in of_ranks.values()),
                 bytes_per_second=size / seconds,
                 slowest_rank=slowest,
+                cpu_seconds=math.nan,  # no document has it
             )
         )
     return sorted(found, key=lambda made: made.began)
@@ -157,13 +159,17 @@ def _checkpoints(run: RunFolder, machines: Machines, size: int, start: datetime)
 
 def _provenance(written: ImportedCheckpoints) -> dict[str, Any]:
     """Return the published figures of a run. DLIO takes its means from rank 0 alone."""
-    run = written.run
+    run, config = written.run, stated_config(written.run)
+    end, synced = moment(run.summary.get("end")), config and config.at("checkpoint.fsync")
     metric = {key: value for key, value in run.summary["metric"].items() if isinstance(value, int | float)}
     return {
         "run": run.name,
         "layout": run.layout,
         "version": run.version,
         "start": written.start.isoformat(),
+        "end": end and end.isoformat(),
+        "fsync": synced if isinstance(synced, bool) else None,
+        "same_filesystem": run.same_filesystem,
         "published": metric,
     }
 
@@ -180,7 +186,7 @@ def _seconds(value: Any, where: str) -> float:
 
 
 def _moment(value: Any, where: str) -> datetime:
-    try:
-        return datetime.fromisoformat(str(value)).replace(tzinfo=None)
-    except ValueError:
-        raise SpecError(f"{where} must be a time of day (ISO 8601), not {str(value)[:40]!r}") from None
+    found = moment(value)
+    if found is None:
+        raise SpecError(f"{where} must be a time of day (ISO 8601), not {str(value)[:40]!r}")
+    return found

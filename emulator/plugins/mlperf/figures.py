@@ -81,7 +81,11 @@ class Figures:
 
 
 def recompute(
-    run: RunFolder, published: PublishedTraining, workload: Workload, blocks: Sequence[Block]
+    run: RunFolder,
+    published: PublishedTraining,
+    workload: Workload,
+    blocks: Sequence[Block],
+    version: str | None,
 ) -> Figures:
     """Recompute AU and X/X_ideal of `run` from the blocks of its logs, or from the summary without logs.
 
@@ -90,7 +94,7 @@ def recompute(
     latter follows from the epochs' times.
     """
     batch, step = workload.loader.batch_size, workload.accelerator.step_seconds
-    skips = skipped_steps(run, blocks, batch)
+    skips = skipped_steps(blocks, batch, version)
     au = published.mean_au
     if step > 0 and blocks:  # each block's AU gives its time, so the formula of its throughput is not needed
         same, whole = (_x_ideal(blocks, batch, step, skips or 0, first) for first in (1, 0))
@@ -113,7 +117,7 @@ def recompute(
     return Figures(au_published=au, x_ideal=by_v2 if skips == 2 else share, x_ideal_first=every, skips=skips)
 
 
-def skipped_steps(run: RunFolder, blocks: Sequence[Block], batch: int) -> int | None:
+def skipped_steps(blocks: Sequence[Block], batch: int, version: str | None) -> int | None:
     """Return how many steps the published throughput does not count, by the logs or else by the version.
 
     A block's time follows from its AU; then (steps - skips) x batch / throughput is that time with skips 0,
@@ -132,7 +136,7 @@ def skipped_steps(run: RunFolder, blocks: Sequence[Block], batch: int) -> int | 
         votes[min(errors, key=errors.__getitem__)] += 1
     if votes:
         return votes.most_common(1)[0][0]
-    return SKIPS[run.version] if run.version else None
+    return SKIPS[version] if version else None
 
 
 def _x_ideal(blocks: Sequence[Block], batch: int, step: float, skips: int, first: int) -> float:

@@ -114,7 +114,7 @@ def _by_name(groups: Sequence[list[Imported]]) -> dict[str, list[Imported]]:
 
 def results_of(imports: Imports, command: Sequence[str]) -> dict[str, tuple[RunResult, Steps]]:
     """Return the result and the steps of each group by its name."""
-    results = {name: runs[0].result(name, runs, command) for name, runs in imports.groups.items()}
+    results = {name: runs[0].result(runs, command) for name, runs in imports.groups.items()}
     for result, _ in results.values():
         for number, facts in enumerate(result.environment["imported"]):
             facts["documents"] = DOCUMENTS.format(number)

@@ -17,7 +17,7 @@ from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_t
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.agreement import choices, documents, of_training, stated_config
+from emulator.plugins.mlperf.agreement import choices, documents, of_training, stated_config, version_of
 from emulator.plugins.mlperf.config import Config
 from emulator.plugins.mlperf.figures import HIDDEN_SHARE, OVERSLEPT, Figures, recompute
 from emulator.plugins.mlperf.logs import check_logs, epoch_seconds, read_blocks, step_rows
@@ -57,7 +57,7 @@ class ImportedTraining(Imported):
     def line(self) -> str:
         return f"{self.published.num_accelerators} accelerators, {self.run.name}: {self.figures.verdict}"
 
-    def result(self, name: str, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
+    def result(self, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
         first = self.workload
         points = tuple(with_course(imported_point(one), one.rows, first.training.sync) for one in runs)
         rows = [imported.rows.copy() for imported in runs]
@@ -67,7 +67,9 @@ class ImportedTraining(Imported):
         each = self.published.num_samples_per_file
         size = round(files * each * first.sample.bytes_mean)
         memory = max(sum(imported.published.memory) for imported in runs)
-        small = small_dataset(size, memory) if memory else None
+        # The files that MLPerf's datasize asks for may be less than one file short of the memory's multiple.
+        full = size + round(each * first.sample.bytes_mean)
+        small = small_dataset(size, memory) if memory and small_dataset(full, memory) else None
         rated = [point for point in points if math.isfinite(point.samples_per_second)]
         several = len({point.ranks for point in rated}) > 1
         result = new_result(
@@ -101,7 +103,7 @@ def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Im
     published = read_published(run, most_steps, spec.sample.samples_per_file)
     blocks = read_blocks(run, published.num_accelerators) if with_logs else []
     check_logs(run, published, blocks)
-    figures = recompute(run, published, spec, blocks)
+    figures = recompute(run, published, spec, blocks, version_of(run))
     said = (*run.unread, *of_training(run, published, spec, figures, blocks))
     rows = step_rows(blocks, spec, figures.skips or 0)
     return ImportedTraining(
@@ -223,7 +225,7 @@ def _provenance(imported: ImportedTraining) -> dict[str, Any]:
         "verdict": figures.verdict,
         "au_published": list(published.au),
         "samples_per_second_published": list(published.metric.train_throughput_samples_per_second),
-        "version": run.version,
+        "version": version_of(run),
         "au_recomputed": figures.x_ideal,
         "au_recomputed_by_version": either,
         "x_ideal": figures.x_ideal,
@@ -238,4 +240,5 @@ def _provenance(imported: ImportedTraining) -> dict[str, Any]:
         "dataset_bytes": round(published.samples * spec.sample.bytes_mean),
         "seed": seed if type(seed) is int else None,
         "saved": saved if isinstance(saved, bool) else None,
+        "same_filesystem": run.same_filesystem,
     }

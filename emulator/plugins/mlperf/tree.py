@@ -6,6 +6,7 @@ per_epoch_stats.json                      v0.5 and v1.0; or one of each rank:
 0_output.json, 1_ ...                     the log of each rank; not always published
 dlio_config/, configs/ or .hydra/         config.yaml, hydra.yaml, overrides.yaml
 training_*_metadata.json                  v2.0 and v3.0
+fs_separation.json                        v3.0: whether data and results are on one file system
 
 Only summary.json is indispensable: in published trees others are missing, cut short, or placeholders of a few
 bytes in place of what was too large. They are left out, and named.
@@ -34,6 +35,7 @@ Version = Literal["v1.0", "v2.0", "v3.0"]
 """Version that has the formulas of a run's figures."""
 
 SUMMARY = "summary.json"
+SEPARATION = "fs_separation.json"
 ADDED = "added_by_feedrate"
 """Key of metadata that no run wrote."""
 _CONFIG_FOLDERS = ("dlio_config", "configs", ".hydra")
@@ -67,6 +69,8 @@ class RunFolder:
     """Values by file name."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Values by file name."""
+    separation: Mapping[str, Any] = field(default_factory=dict)
+    """fs_separation.json; empty without."""
     unread: tuple[str, ...] = ()
     """Sentences on why files were left out."""
 
@@ -86,6 +90,12 @@ class RunFolder:
         parts = self.name.split("/")
         at = parts.index("results") if "results" in parts[1:-1] else 0
         return f"{parts[at - 1]} {parts[at + 1]}" if at else ""
+
+    @property
+    def same_filesystem(self) -> bool | None:
+        """True when results lay on the file system of the data; None: not recorded."""
+        same = self.separation.get("same_filesystem")
+        return same if isinstance(same, bool) else None
 
     @property
     def version(self) -> Version | None:
@@ -129,8 +139,8 @@ class Imported(ABC):
         """The run in one line for people."""
 
     @abstractmethod
-    def result(self, name: str, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
-        """Join `runs`, of which this is the first, into the result `name`, and their steps."""
+    def result(self, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
+        """Join `runs`, of which this is the first, into a result and their steps."""
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -217,6 +227,7 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
         for file, value in metadata.items()
         if not (isinstance(value, Mapping) and value.get(ADDED) is True)
     }
+    separation = wanted(folder / SEPARATION, _object) if SEPARATION in files else None
     newer = any(stats) or (config is not None and config.name == _CONFIG_FOLDERS[0]) or bool(metadata)
     return RunFolder(
         name=name or folder.name,
@@ -226,6 +237,7 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
         logs=logs,
         configs=configs,
         metadata={file: value for file, value in metadata.items() if value is not None},
+        separation=separation or {},
         unread=tuple(
             f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}"
             for why, names in refused.items()
@@ -262,8 +274,9 @@ def write_run(run: RunFolder, folder: Path) -> None:
         write_json(folder / f"{rank}{'_' if rank else ''}per_epoch_stats.json", stats)
     for name, value in run.configs.items():
         write_whole(config / name, yaml_text(value))
-    for name, value in {**run.metadata, SUMMARY: run.summary}.items():
-        write_json(folder / name, value)
+    for name, value in {**run.metadata, SEPARATION: run.separation, SUMMARY: run.summary}.items():
+        if value or name != SEPARATION:
+            write_json(folder / name, value)
 
 
 def write_json(path: Path, value: Any) -> None:

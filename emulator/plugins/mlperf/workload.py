@@ -71,6 +71,8 @@ UNUSED = {
         "dataset.compression dataset.compression_level dataset.keep_files",
         "feedrate generate, run and sweep take the folder as an argument": "dataset.data_folder",
         "use feedrate generate DIR --files": "dataset.num_files_train",
+        "how DLIO finds the files before it reads": "dataset.skip_listing "
+        "dataset.listing_validation_interval",
         "use feedrate generate DIR --subfolders": "dataset.num_subfolders_train",
         "part of the recipe (feedrate import --recipe)": "dataset.parquet.row_group_size",
         "feedrate reads row groups in order, and whole column chunks": "dataset.parquet.read_mode",

@@ -223,8 +223,9 @@ def compare(
         cautions.append(f"No published row ran {' or '.join(sorted(workloads))}.")
     if published:
         cautions.append(
-            "Published throughput counts the first step of each epoch and takes samples at their nominal "
-            "mean size; feedrate leaves the first step out. Published rows are means over their runs."
+            "Published throughput counts the first step of each epoch up to v1.0 and leaves it out since, as "
+            "feedrate does; it takes samples at their nominal mean size. Published rows are means over their "
+            "runs."
         )
         if any(setting(item.result, "workload.training.sync") != "step" for item in compared):
             cautions.append("Published runs wait for each other after every step; a result here does not.")

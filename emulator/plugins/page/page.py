@@ -208,15 +208,19 @@ def _all_of(found: Report) -> Table:
 
 
 def _sets(found: Report) -> Table:
-    """Return a table with a row for each rule that a set of runs breaks; runs of one workload are a set."""
+    """Return a table with a row for each rule that a set of runs breaks.
+
+    An imported result is a set; so are feedrate's runs of one workload on one dataset.
+    """
     named = sorted([(found.folder.name, found.result), *found.others], key=lambda one: one[1].created)
-    sets: dict[tuple[str, str], list[tuple[str, RunResult]]] = {}
+    sets: dict[tuple[str, str, str], list[tuple[str, RunResult]]] = {}
     for name, made in named:
         if made.points or made.checkpoints:
             kind = "checkpoint" if made.checkpoints else "training"
-            sets.setdefault((str(made.workload.get("name")), kind), []).append((name, made))
+            whose = name if made.environment.get("imported") else str(made.dataset.get("path"))
+            sets.setdefault((str(made.workload.get("name")), kind, whose), []).append((name, made))
     rows = []
-    for (workload, _), held in sets.items():
+    for (workload, *_), held in sets.items():
         lines = RULES.load(found.rules)([made for _, made in held], found.rules, True)
         names = ", ".join(name for name, _ in held)
         rows += [(workload, names, line) for line in lines or ["no rule is broken"]]
