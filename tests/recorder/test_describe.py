@@ -156,6 +156,17 @@ def test_the_order_is_what_was_read_whatever_the_sampler_is_called(sampler):
     assert between.access.pattern == "sequential" and any("neither" in line for line in between.told)
 
 
+def test_nodes_of_an_index_between_samples_make_no_sample_longer():
+    """As of HDF5. A short request behind each sample is a stream for the kernel, which reads ahead."""
+    nodes, reads = pieces(2616, 30), in_file(19)
+    more = reads.bytes + sum(nodes.bytes)
+    reads = replace(
+        reads, bytes=more, visit_bytes=more, requests=reads.requests + nodes, runs=reads.runs + nodes
+    )
+    found = pattern(reads, 36, ahead=40 / 36)
+    assert (found.samples_per_file, found.access.bytes_read, found.block_bytes) == (100, 0, 65536)
+
+
 def test_an_iterable_dataset_that_jumps_within_its_file_is_random():
     iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)
     assert pattern(in_file(20), 40, iterable).access.pattern == "random"

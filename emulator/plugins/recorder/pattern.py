@@ -304,7 +304,8 @@ def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
         return amount.run
     least = amount.total / max(1.0, demand.samples)
     most = amount.total / max(1.0, demand.samples / loader.ahead)
-    runs = math.ceil(0.98 * least / amount.run) if amount.run else 0
+    # The rest are nodes of an index, of which a run behind each sample would be read ahead as a stream.
+    runs = math.ceil(WHOLE * least / amount.run) if amount.run else 0
     fits = runs and runs * amount.run <= 1.02 * most
     return runs * amount.run if fits else (least + most) / 2
 
