@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,9 +137,6 @@ def test_the_job_may_write_anything_into_the_pipe():
 
 
 def test_quantiles_end_at_the_extremes():
-    import numpy as np
-
     assert quantiles_of(np.array([5, 1, 9, 7])) == (1, 5, 7, 9), "few sizes are kept as they are"
     found = quantiles_of(np.arange(1000))
-    assert (found[0], found[-1], len(found)) == (0, 999, 257)
-    assert list(found) == sorted(found)
+    assert (found[0], found[-1], len(found), list(found)) == (0, 999, 257, sorted(found))

@@ -307,11 +307,7 @@ def recorder(out: Path, *job: object) -> subprocess.Popen:
 
 def users(name: str) -> list[psutil.Process]:
     """Processes with `name` in their command line."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(name in word for word in process.info["cmdline"] or ()):
-            found.append(process)
-    return found
+    return [one for one in psutil.process_iter(["cmdline"]) if name in " ".join(one.info["cmdline"] or ())]
 
 
 HEEDLESS = """
@@ -348,8 +344,7 @@ def test_a_killed_recorder_leaves_nothing(whom, tmp_path):
         (worker,) = until(psutil.Process(running.pid).children)
         memory = Path("/dev/shm")
         (folder,) = until(lambda: list(memory.glob(f"feedrate-*-{worker.pid}-*")))
-        assert until(lambda: [one for one in worker.children(recursive=True) if one.name() == "sleep"])
-        (job,) = [one for one in worker.children(recursive=True) if one.name() == "sleep"]
+        (job,) = until(lambda: [one for one in worker.children(recursive=True) if one.name() == "sleep"])
         for process in {"supervisor": [running], "worker": [worker], "both": [running, worker]}[whom]:
             process.kill()
         running.communicate(timeout=30)

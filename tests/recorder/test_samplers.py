@@ -51,9 +51,7 @@ DATA = list(range(8))
         (DataLoader(DATA, batch_sampler=Buckets()), Buckets),  # type: ignore[arg-type]
     ],
 )
-def test_the_sampler_is_the_one_that_is_asked(
-    loader: Any, asked: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sampler_is_the_one_that_is_asked(loader: Any, asked: type, monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(HOOK)
     import feedrate_probe
 
