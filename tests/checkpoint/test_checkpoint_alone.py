@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from emulator.config.checkpoint import load_checkpoint_model
@@ -62,6 +63,16 @@ def test_what_was_kept_is_restored_by_a_later_run(job, tmp_path, direct):
     more = run(replace(job, keep=True), tmp_path / "more")
     assert [one.number for one in more.checkpoints] == [2, 2]
     assert place.complete(job.root) == [0, 1, 2]
+
+
+def test_what_memory_held_before_it_was_read_back_is_flagged(job, tmp_path):
+    """Pages that another process has mapped cannot be evicted."""
+    run(replace(job, model=model(1, 0), keep=True))
+    held = [np.memmap(path, np.uint8, "r") for path in (job.root / "checkpoint-000000").iterdir()]
+    assert sum(int(pages.max()) for pages in held)
+    again = run(replace(job, model=model(0, 1), keep=True), tmp_path / "again")
+    assert again.checkpoints[0].resident_share > 0.5
+    assert [flag.name for flag in again.flags] == ["not-by-rules", "page-cache"]
 
 
 def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, capsys):
