@@ -244,6 +244,8 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
 
 
 def _down(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # mpirun ends the others, and this rank ends anyway
     where = f"rank {comm.rank}: " if comm.size > 1 else ""
     # In this order: of two ranks that fail at once, the first in both must be the same, or none would print.
     if end_with(where + line, code) and claim_failure(out, where + line):
