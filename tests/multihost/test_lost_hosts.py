@@ -60,6 +60,8 @@ def cut_off():
         yield
     finally:
         subprocess.run([*switch, "up"], check=True)
+        for host in HOSTS:  # else a failed neighbour is remembered into the next test
+            subprocess.run(["ip", "-n", host, "neigh", "flush", "dev", "eth0"], check=True)
 
 
 @pytest.mark.parametrize("fault", ["stopped", "cut off"])
