@@ -50,7 +50,6 @@ def find(folder: Folder, name: str) -> Path:
         "datasets": "recipe",
         "results": "system",
     }[folder]
-    raise SpecError(
-        f"there is no {kind} {name!r}",
-        f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known),
-    )
+    of_that = [one for one in known if one.startswith(f"{name}-")]  # a model without its accelerator
+    hint = f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)
+    raise SpecError(f"there is no {kind} {name!r}", f"use {' or '.join(of_that)}" if of_that else hint)

@@ -103,6 +103,8 @@ def test_an_unknown_name_gets_the_nearest_known_one():
         load_workload("unet3d-a10")
     with pytest.raises(SpecError, match="there is no file"):
         load_workload("nowhere/mine.toml")
+    with pytest.raises(SpecError, match="use unet3d-a100 or .*unet3d-h100"):
+        load_workload("unet3d")
 
 
 def test_storage_texts():
