@@ -289,10 +289,9 @@ def _launch(job: TrainingJob, ranks: int, gate: options.Gate) -> NoReturn:
 
     def look() -> None:
         with suppress(FeedrateError, OSError):
-            # A complete result is that of an earlier run, which this one did not come to replace.
-            steps = (*parts_of(job.out), *spools_of(job.out))
             # By size: pyarrow's import may outlast the second, and would crash the end of this process.
-            rows = any(file.stat().st_size for file in steps)
+            rows = any(file.stat().st_size for file in (*parts_of(job.out), *spools_of(job.out)))
+            # A complete result is that of an earlier run, which this one did not come to replace.
             kept.append(rows and read_result(job.out).status == "incomplete")
 
     if briefly(look, 1.0) and any(kept):  # OUT may be what hangs

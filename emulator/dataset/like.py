@@ -30,7 +30,7 @@ LARGEST = 1000
 _GOLDEN = 0.6180339887498949
 _SHARES = np.linspace(0, 1, 257)
 MOST_FOLDERS = 4096
-"""Folders whose levels and files are kept; of more, a random sample of so many."""
+"""Folders whose levels and files are kept; of more folders, a random sample."""
 _EVERY = 20_000
 
 

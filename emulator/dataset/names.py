@@ -83,7 +83,7 @@ class Names(NamesByIndex):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Folders as somebody has them: levels and files of each. With more files there are more such folders."""
+    """Folders of another dataset: levels and files of each. With more files there are more such folders."""
 
     depths: tuple[int, ...]
     """Levels of folders down to it; 0: the dataset's own folder."""

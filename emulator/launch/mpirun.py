@@ -168,7 +168,7 @@ class _Run:
         reader = threading.Thread(target=self._show, name="words of mpirun", daemon=True)
         reader.start()
         deadline, before, stopped = math.inf, time.monotonic(), False
-        began, ended_at = time.monotonic(), math.inf
+        began = time.monotonic()
 
         def stop(number: int, frame: object) -> None:
             self._signal = self._signal or number
@@ -190,9 +190,8 @@ class _Run:
                 if self.reason and not stopped:
                     stopped, deadline = True, now + _GRACE_SECONDS
                     self._mpirun.send_signal(signal.SIGTERM)  # ranks flush their spools
-                if ended_at == math.inf and (self._folder / REASON).exists():
-                    ended_at, deadline = now, min(deadline, now + _GRACE_SECONDS)
-                if len(self._dead) == self._ranks:  # mpirun may hang in its own end, without ranks
+                # A rank has said why it ends, or none is left: mpirun may hang in its own end then.
+                if len(self._dead) == self._ranks or (self._folder / REASON).exists():
                     deadline = min(deadline, now + _GRACE_SECONDS)
                 if now > deadline:
                     break

@@ -107,6 +107,11 @@ class Report(Document):
     """Rules of a benchmark, an entry point of `feedrate.rules`, that sets of runs are checked by."""
 
     @property
+    def named(self) -> list[tuple[str, RunResult]]:
+        """Return name and result of all, the leading one first."""
+        return [(self.folder.name, self.result), *self.others]
+
+    @property
     def limit(self) -> StorageLimit | None:
         """Return the largest rate that another tool read from the storage; None without such a result."""
         found = []
@@ -200,9 +205,9 @@ def _all_of(found: Report) -> Table:
         Column("made", align="left", room=90),
         Column("what it says", align="fold"),
     )
-    named = [(found.folder.name, found.result), *found.others]
     rows = tuple(
-        (made.label or name, made.kind, made.created, kind_of(made).answer(made)) for name, made in named
+        (made.label or name, made.kind, made.created, kind_of(made).answer(made))
+        for name, made in found.named
     )
     return Table(caption=f"All results in {found.folder.resolve().parent.name}", columns=columns, rows=rows)
 
@@ -212,9 +217,8 @@ def _sets(found: Report) -> Table:
 
     An imported result is a set; so are feedrate's runs of one workload on one dataset.
     """
-    named = sorted([(found.folder.name, found.result), *found.others], key=lambda one: one[1].created)
     sets: dict[tuple[str, str, str], list[tuple[str, RunResult]]] = {}
-    for name, made in named:
+    for name, made in sorted(found.named, key=lambda one: one[1].created):
         if made.points or made.checkpoints:
             kind = "checkpoint" if made.checkpoints else "training"
             whose = name if made.environment.get("imported") else str(made.dataset.get("path"))
