@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +38,8 @@ KIDNEY, TUMOUR = 1, 2
 _CLIP = (-79.0, 304.0)
 _MEAN, _SD = 101.0, 76.9
 _SUFFIXES = (".nii.gz", ".nii")
+_MOST_VOXELS = 2**31
+"""Voxels of a resampled case, 10 GB in memory. More is a damaged spacing: KiTS19's mean has 29 million."""
 
 Image = NDArray[np.float32]
 Label = NDArray[np.uint8]
@@ -134,6 +137,8 @@ def preprocess(case: Case, number: int, min_edge: int) -> SeedVolume:
         max(1, int(n * mm / target)) for n, mm, target in zip(labels.shape, spacing, SPACING, strict=True)
     )
     shape = (depth, height, width)
+    if math.prod(shape) > _MOST_VOXELS:
+        raise DatasetError(f"{case.label} is no CT: shape {labels.shape}, spacing {spacing} mm")
     y = resample_label(labels, shape)
     if case.image is None:
         x = normalised(hounsfield(y, number), shape)

@@ -98,6 +98,9 @@ def test_mistakes_are_one_line(tmp_path):
     bad.write_bytes(b"hello")
     with pytest.raises(DatasetError, match="no readable NIfTI"):
         preprocess(Case("case_00000", None, bad), 0, 1)
+    nib.save(nib.Nifti1Image(np.zeros(SHAPE, np.uint8), np.diag([1, 1, 1e20, 1])), bad)
+    with pytest.raises(DatasetError, match="is no CT"):
+        preprocess(Case("case_00000", None, bad), 0, 1)
 
 
 def test_seeds_are_made_once_and_known_by_their_checksums(tmp_path):
