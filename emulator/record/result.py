@@ -384,6 +384,15 @@ class DatasetFacts(TypedDict, total=False):
     bytes: int
 
 
+class StorageFacts(TypedDict, total=False):
+    """Facts about the storage that feedrate computes with or prints as they are."""
+
+    cache: str
+    shaped_rate: float | None
+    shaped_latency: float
+    noise: str
+
+
 class TrainingFacts(TypedDict, total=False):
     """The section `training` of a workload."""
 
@@ -426,7 +435,7 @@ class RunResult:
     """The whole workload, as `dataclasses.asdict` returns it."""
     dataset: Annotated[Mapping[str, Any], DatasetFacts]
     """Facts about the dataset: path, files, bytes, format, recipe, seed."""
-    storage: Mapping[str, Any]
+    storage: Annotated[Mapping[str, Any], StorageFacts]
     """The whole StorageSpec; `shaped_rate` not null marks emulated storage."""
     loader: str
     """Name of the loader: torch or direct."""

@@ -350,6 +350,7 @@ def flag_table(**changes: object) -> dict[str, object]:
         (lambda table: table.update(dataset={"files": {}}), "dataset.files must be a whole number"),
         (lambda table: table["environment"].update(out_mount="x"), "environment.out_mount must be a table"),
         (lambda table: table["environment"].update(reads={"call": "preadv"}), "reads.direct' is missing"),
+        (lambda table: table["storage"].update(shaped_rate="4e8"), "storage.shaped_rate must be a number"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, change, said: str) -> None:  # type: ignore[no-untyped-def]
