@@ -13,7 +13,7 @@ import numpy as np
 
 from emulator.analysis.drift import drift
 from emulator.analysis.parts import Floats
-from emulator.config.workload import UNLIKE, Workload
+from emulator.config.workload import UNLIKE, ReplaySpec, Workload
 from emulator.record.result import STORAGE, Flag, HostShare, Point
 from emulator.units import counted, show_bytes, show_rate, show_seconds
 
@@ -218,16 +218,23 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def unlike_job(workload: Workload) -> Flag | None:
-    """The workload's replay was > 5 % faster or slower than the job where it was recorded."""
+    """The workload's replay had another rate, or other bytes from storage, than the job."""
     job = workload.job.replay
     if job is None or job.trusted:
         return None
-    sentence = (
-        f"The recording is not to be trusted: where it was made, its replay was {percent(job.difference)} "
-        f"than the job ({job.replay_samples_per_second:.1f} samples/s, not {job.samples_per_second:.1f}): "
-        f"{job.why}."
-    )
+    sentence = f"The recording is not to be trusted: where it was made, {unlike_words(job)}."
     return Flag(name="unlike-job", value=abs(job.difference), threshold=UNLIKE, sentence=sentence)
+
+
+def unlike_words(job: ReplaySpec) -> str:
+    """Return a clause that says how the replay differs from the job, and why."""
+    if job.reads_alike:
+        rates = f"{job.replay_samples_per_second:.1f} samples/s, not {job.samples_per_second:.1f}"
+        return f"its replay was {percent(job.difference)} than the job ({rates}): {job.why}"
+    return (
+        f"storage delivered {job.replay_amplification:.2f} bytes for each byte that the replay read, and "
+        f"{job.amplification:.2f} for the job: {job.why}"
+    )
 
 
 def unchecked_job(workload: Workload) -> Flag | None:

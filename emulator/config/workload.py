@@ -192,6 +192,9 @@ class TrainingSpec:
 
 UNLIKE = 0.05
 """Largest relative difference between the rates of a recorded job and its replay."""
+UNLIKE_READS = 1.5
+"""Largest ratio between the bytes that storage delivered to them. How much the kernel reads ahead depends on
+the order of reads, and on what is cached already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,12 +207,23 @@ class ReplaySpec:
     """Share of the time in which the job waited for data."""
     replay_samples_per_second: float
     replay_waited: float
+    amplification: float | None = None
+    """Bytes that storage delivered to the job for each byte that a replay asks for. None: memory answered."""
+    replay_amplification: float | None = None
     why: str = ""
-    """The cause of a difference above 5 %, if it is known."""
+    """The cause of a difference, if it is known."""
 
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second")
-        at_least(0, self, "waited", "replay_waited")
+        at_least(0, self, "waited", "replay_waited", "replay_amplification")
+        positive(self, "amplification")
+
+    @property
+    def reads_alike(self) -> bool:
+        """False if storage delivered more or fewer bytes to the replay, and would limit it differently."""
+        if self.amplification is None or self.replay_amplification is None:
+            return True
+        return 1 / UNLIKE_READS < self.replay_amplification / self.amplification < UNLIKE_READS
 
     @property
     def difference(self) -> float:
@@ -218,8 +232,8 @@ class ReplaySpec:
 
     @property
     def trusted(self) -> bool:
-        """True where the replay is as fast as the job."""
-        return abs(self.difference) <= UNLIKE
+        """True where the replay is as fast as the job, and takes as much from the storage."""
+        return abs(self.difference) <= UNLIKE and self.reads_alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,6 +216,9 @@ class Point:
     """Seconds within read requests, summed over all readers: / `seconds`, the mean number in flight."""
     open_seconds: float | None = None
     """Seconds within the opening of files, summed over all readers."""
+    read_amplification: float | None = None
+    """Bytes that disks or NFS delivered, read-ahead included, for each byte that the readers asked for. 0
+    where the page cache answered, and where the kernel counts nothing (FUSE, objects)."""
     read_retries: Mapping[str, int] = field(default_factory=dict)
     """Requests to an object store that were repeated: `timeout`, `busy`, `cut`, `connection` -> requests."""
     starved: Starved | None = None

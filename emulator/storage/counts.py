@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from array import array
@@ -43,6 +44,8 @@ class ReadCounts(NamedTuple):
     """Pages among those that were still in the page cache."""
     retries: Mapping[str, int] = {}
     """RetryKind -> requests to an object store that were repeated for it."""
+    stored: int = 0
+    """Bytes that the kernel fetched from a disk or from NFS for this process, with what it read ahead."""
     slowest: float = 0.0
     """Seconds of the longest read request so far, in a difference of two counts as well."""
 
@@ -149,6 +152,7 @@ class ReadStats:
         self._local = threading.local()
         self._tallies: list[Tally] = []
         self._more = self._drained = ReadCounts()
+        self._before = _fetched()
 
     def __reduce__(self) -> tuple[type[ReadStats], tuple[()]]:
         return (ReadStats, ())
@@ -188,7 +192,12 @@ class ReadStats:
             tallies, total = tuple(self._tallies), self._more
         for tally in tallies:
             total = total.plus(tally.counts())
-        return total
+        return total._replace(stored=total.stored + _fetched() - self._before)
+
+
+def _fetched() -> int:
+    """Return the bytes that block devices and NFS have delivered to this process; FUSE counts none."""
+    return 512 * resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
 class TimedStorage(Storage):

@@ -47,6 +47,7 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
         read_latency_max=reads.slowest or None,
         read_seconds=reads.seconds,
         open_seconds=reads.opening,
+        read_amplification=reads.stored / reads.bytes if reads.bytes else None,
         read_retries=reads.retries,
     )
     flags = [

@@ -7,7 +7,7 @@ import pytest
 
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
-from emulator.plugins.recorder.check import _cache, _pace
+from emulator.plugins.recorder.check import _pace, _stored
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Reads
 from emulator.record.steps import STEP
@@ -24,14 +24,14 @@ def test_a_replay_that_runs_ahead_is_as_fast_as_its_accelerator():
     assert found is not None and found.seconds == pytest.approx(0.025)
 
 
-@pytest.mark.parametrize(("share", "cache"), [(1.1, "cold"), (0.05, "warm"), (0.5, None), (None, None)])
-def test_a_job_read_cold_if_its_samples_came_from_storage_however_often_it_reads_them(share, cache):
+@pytest.mark.parametrize(("share", "amplification"), [(1.1, 1.1), (0.05, None), (0.5, ...), (None, ...)])
+def test_a_job_read_cold_if_its_samples_came_from_storage_however_often_it_reads_them(share, amplification):
     workload = load_workload("unet3d-tiny")
     stored = share and share * workload.sample.bytes_mean * workload.loader.batch_size
     loader = Loader(rank=0, host="", process=1, settings=Settings(), epochs=1, steps=9, samples=9,
                     batch_call_bytes=9e9, batch_storage_bytes=stored, reads=Reads())  # fmt: skip
-    if cache:
-        assert _cache(loader, workload) == cache
-    else:
+    if amplification is ...:
         with pytest.raises(SpecError):
-            _cache(loader, workload)
+            _stored(loader, workload)
+    else:
+        assert _stored(loader, workload) == pytest.approx(amplification)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def _checked(written: Written, watch: Watch) -> Written:
         )
     if find_spec("torch") is None:
         raise SpecError("a replay needs PyTorch beside feedrate", "pip install 'feedrate[torch]'")
-    cache, ranks = _cache(loader, described.workload), len(main_loaders(written.observation))
+    stored, ranks = _stored(loader, described.workload), len(main_loaders(written.observation))
     with scratch() as (folder, _), live.silent():
         data, out = folder / "data", folder / "out"
         files = _link(watch.files(loader.settings), data, described.workload)
@@ -91,8 +91,8 @@ def _checked(written: Written, watch: Watch) -> Written:
         steps = ahead + min(_MOST_STEPS, max(_FEW_STEPS, math.ceil(_SECONDS / job.seconds)))
         words = [
             "run", str(data), "--workload", str(written.folder / WORKLOAD), "--ranks", str(ranks),
-            "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps), "--cache", cache,
-            "--out", str(out), "--mismatched-dataset",
+            "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps),
+            "--cache", "cold" if stored else "warm", "--out", str(out), "--mismatched-dataset",
         ]  # fmt: skip
         if launch(ranks, words, out, Preload(rank_server, [sweep_ranks], "torch")):
             raise RankError("the replay failed", read_failure(out))
@@ -108,6 +108,8 @@ def _checked(written: Written, watch: Watch) -> Written:
         waited=job.waited,
         replay_samples_per_second=samples / replay.seconds,
         replay_waited=replay.waited,
+        amplification=stored,
+        replay_amplification=point.read_amplification if stored else None,
     )
     if not found.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
@@ -115,8 +117,11 @@ def _checked(written: Written, watch: Watch) -> Written:
     return _with_job(written, replay=found)
 
 
-def _cache(loader: Loader, workload: Workload) -> Literal["cold", "warm"]:
-    """Return the cache state for the replay. Raises SpecError if it is mixed or not known."""
+def _stored(loader: Loader, workload: Workload) -> float | None:
+    """Return the bytes from storage for each byte that a replay reads, or None if memory answered.
+
+    Raises SpecError if both did, or if it is not known.
+    """
     if loader.batch_storage_bytes is None:
         raise SpecError("it is not known whether the job read from storage or from memory", "")
     # Not by the bytes of its calls: libraries read a file's header again, and faults of maps are no calls.
@@ -126,7 +131,7 @@ def _cache(loader: Loader, workload: Workload) -> Literal["cold", "warm"]:
             f"{stored:.0%} of the job's bytes came from storage, the others from memory, as no replay's do",
             "record when all of its data are in the page cache, or none",
         )
-    return "cold" if stored >= _COLD else "warm"
+    return stored if stored >= _COLD else None
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from emulator import live
-from emulator.analysis.flags import percent
+from emulator.analysis.flags import unlike_words
 from emulator.errors import FeedrateError
 from emulator.plugins.recorder.describe import main_loader, main_loaders, reads_words, step_words
 from emulator.plugins.recorder.job import Written
@@ -123,7 +123,7 @@ def check_lines(written: Written) -> list[str]:
     ]
     if not job.trusted:
         found.append(
-            f"  the recording is not to be trusted: its replay is {percent(job.difference)}: {job.why}; "
+            f"  the recording is not to be trusted: {unlike_words(job)}; "
             "results made with it have the flag unlike-job"
         )
     return found
