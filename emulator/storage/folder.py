@@ -230,9 +230,8 @@ class FileDraft(Draft):
     def publish(self) -> None:
         try:
             self._temporary.replace(self._path)
-        except IsADirectoryError:  # an empty folder may go
-            self._path.rmdir()
-            self._temporary.replace(self._path)
+        except IsADirectoryError:
+            raise DatasetError(f"the folder {self._path} is in the way of a sample", "move it away") from None
         self._published = True
 
     def close(self) -> None:

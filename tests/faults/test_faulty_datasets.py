@@ -54,6 +54,7 @@ def test_verify_lists_all_and_repair_makes_them_again(made: Path, data: Path, tm
     assert done.status == 3 and f"{len(said) - 1} files of" in done.one_line()
     lines = {int(line.split("sample_")[1][:7]): line for line in done.out.splitlines() if "sample_" in line}
     assert lines.keys() == said.keys() and all(said[index] in line for index, line in lines.items()), done.out
+    sample(data, 1).rmdir()
     done = run(tmp_path, "verify", data, "--repair")
     assert done.status == 0 and "7 files made again" in done.out, done.err
     assert run(tmp_path, "verify", data).status == 0
@@ -141,11 +142,13 @@ def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path
     assert done.status == 0 and "note: has 2 names" in done.out and "0 faults" in done.out
 
 
-def test_paranoid_takes_an_empty_folder_away_and_names_a_full_one(data: Path, tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_sample_stays(data: Path, tmp_path: Path) -> None:
     sample(data, 1).unlink()
     sample(data, 1).mkdir()
-    done = run(tmp_path, "generate", data, *GENERATE, "--paranoid")
-    assert done.status == 0 and "made 1 file" in done.out, done.err
+    for words in (("generate", data, *GENERATE, "--paranoid"), ("verify", data, "--repair")):
+        assert "sample_0000001.npz is in the way" in run(tmp_path, *words).one_line()
+    sample(data, 1).rmdir()
+    assert run(tmp_path, "verify", data, "--repair").status == 0
     sample(data, 1).unlink()
     sample(data, 1).mkdir()
     (sample(data, 1) / "mine").write_text("mine")
