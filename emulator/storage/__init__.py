@@ -1,4 +1,4 @@
-"""Storage of samples. `open_store` opens a place, and imports the client of an object store for it alone."""
+"""Storage of samples. `open_store` imports an object store's client only for a place that needs it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The interfaces: a Storage gives samples to read, a Store can be listed and written, too.
+"""Interfaces of storage: samples are read from a Storage; a Store can also be listed and written.
 
-Datasets are made in stores. Folders, S3 and RADOS are adapters, all under one contract
-(tests/contracts/storage_contract.py); `counts.TimedStorage` and `shaped.ShapedStorage` wrap any of them.
+Folders, S3 and RADOS are adapters that keep one contract (tests/contracts/storage_contract.py);
+`counts.TimedStorage` and `shaped.ShapedStorage` wrap any of them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from emulator.storage.posix import Scanner
 
 HEAD = BLOCK_BYTES
-"""Bytes at the start of a file by which a format recognises it; a buffer that is too small keeps as many."""
+"""Bytes at the start of a file from which its format is recognised."""
 SKIM = 2**13
-"""Bytes of a buffer that unwanted bytes are read into, over each other. They stay in a core's first-level
-cache: into 256 KiB, which only the second level holds, the kernel's copy took up to twice as long."""
+"""Size of the buffer that discarded bytes are read into, over each other. It fits a core's L1 cache: the
+kernel's copy into 256 KiB, which fit only L2, took up to twice as long."""
 
 
 class Closing:
@@ -59,14 +59,14 @@ class Blob(Closing, ABC):
     def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
         """Read `length` bytes, or as many as `buffer` holds, from byte `offset` on, in one request.
 
-        If `buffer` is shorter than `length`, only the first HEAD bytes stay, at its start: all others are
-        read over each other in the rest of it. Returns the bytes read, fewer only at the end of the sample.
-        Raises StorageError; DatasetError if the sample is not the one it should be.
+        If `buffer` is shorter than `length`, it keeps the first HEAD bytes of the request; later bytes
+        overwrite each other behind them. Returns the bytes read, fewer only at the end of the sample. Raises
+        StorageError; DatasetError if the sample is not the expected one.
         """
 
 
 class WrappedBlob(Blob):
-    """A blob in front of another one."""
+    """A blob that wraps another one."""
 
     __slots__ = ("_inner",)
 
@@ -81,24 +81,24 @@ class WrappedBlob(Blob):
 
 
 CheckHead = Callable[[memoryview, int, str], None]
-"""(first HEAD bytes of a file, its size, its name): raises DatasetError if it cannot be a sample."""
+"""A check of a file's first HEAD bytes, size and name. Raises DatasetError if it cannot be a sample."""
 
 Cancelled = Callable[[], bool]
 """Called before each file and each slow request: True if the bytes are no longer wanted."""
 
 
 class Wanted(NamedTuple):
-    """A request for bytes of one file."""
+    """The byte ranges to read from one file."""
 
     name: str
     size: int
-    """Bytes that the file should have."""
+    """Expected bytes of the file."""
     requests: Sequence[tuple[int, int]]
-    """Offset and bytes of each."""
+    """Offset and length of each range, in bytes."""
     whole: bool
-    """True if they are all of the file, in order: then its head is checked. Else it is kept open for more."""
+    """True if the requests cover the file in order: its head is checked. Otherwise the file stays open."""
     mapped: bool = False
-    """True to map the file and copy the bytes, where the storage can."""
+    """True to map the file and copy the bytes, if the storage can."""
 
     @property
     def bytes(self) -> int:
@@ -110,7 +110,7 @@ class Storage(ABC):
     """A place with named samples. Safe to use from many threads; can be pickled for a worker process."""
 
     stats: ReadStats
-    """Cost of the reads so far; a wrapper has that of the storage that it wraps."""
+    """Counts and times of the reads so far; a wrapper shares those of the storage that it wraps."""
     alignment = 1
     """Alignment of its blobs."""
     evicts_on_close = False
@@ -122,22 +122,22 @@ class Storage(ABC):
     def open(self, name: str, size: int | None = None) -> Blob:
         """Open the sample `name`. Raises DatasetError if it is missing, StorageError otherwise.
 
-        `size` is the number of bytes that it should have: objects are then not asked for theirs, and a
-        difference is a DatasetError of the first read.
+        With the expected `size`, an object store does not request the size, and the first read raises
+        DatasetError if the size differs.
         """
 
     def library_path(self, name: str) -> tuple[str, int] | None:
-        """Return path and bytes of the sample `name` for a library that opens it; None if it has no path.
+        """Return path and size of the sample `name` for a library that opens it; None if it has no path.
 
-        Evicts it from the page cache if reads are cold. Raises as `open` does.
+        Evicts the file from the page cache if reads are cold. Raises as `open` does.
         """
         return None
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        """Return a scanner, or None if every request goes through a Blob here.
+        """Return a scanner; None if this storage reads only through blobs.
 
-        It reads through `buffer`, which has room for a request and HEAD + SKIM bytes, keeps at most `files`
-        files open, and calls `give_way` before it waits for the storage: other threads should read meanwhile.
+        The scanner reads through `buffer`, which has room for a request and HEAD + SKIM bytes, keeps at most
+        `files` files open, and calls `give_way` before it waits for the storage, so that other threads read.
         """
         return None
 
@@ -156,7 +156,7 @@ def cut_short(name: str, end: int, size: int) -> DatasetError:
     """Return the error of a file of `size` bytes that now ends at byte `end`."""
     return DatasetError(
         f"the sample {name} ends at byte {end} of {size}",
-        "it was cut while it was read; run feedrate verify on the dataset",
+        "it was truncated while it was read; run feedrate verify on the dataset",
     )
 
 
@@ -179,18 +179,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Options of writing samples. Object stores ignore them: an object is whole and synced, or not there."""
+    """Options for writing samples. Object stores ignore them: their writes are atomic and durable."""
 
     direct: bool = True
-    """Past the page cache (O_DIRECT) where the file system can."""
+    """Bypass the page cache (O_DIRECT) where the file system supports it."""
     sync: bool = True
     """fsync each file before it gets its name."""
 
 
 class Draft(Closing, ABC):
-    """A sample that is being written. It gets its name when it is whole; unpublished, it leaves nothing.
+    """A sample that is being written. It gets its name from `publish`; closed before, it leaves nothing.
 
-    Methods raise StorageError for objects and OSError for files, so that callers see a full disk by errno.
+    Methods raise StorageError for objects and OSError for files, so that callers can check the errno.
     """
 
     @abstractmethod
@@ -199,19 +199,19 @@ class Draft(Closing, ABC):
 
     @abstractmethod
     def end(self, size: int) -> None:
-        """Cut to `size` bytes, and sync to the disk if that was asked for."""
+        """Truncate to `size` bytes, and fsync if the options say so."""
 
     @abstractmethod
     def publish(self) -> None:
-        """Give it its name."""
+        """Give the sample its name."""
 
 
 class Appender(Closing, ABC):
-    """Keeps records one by one. Safe to use from many threads. Raises as a Draft does."""
+    """Appends records, one by one. Safe to use from many threads. Raises as a Draft does."""
 
     @abstractmethod
     def append(self, record: bytes) -> None:
-        """Keep one record."""
+        """Append one record."""
 
     def sync(self) -> None:
         """Sync the records so far to the disk."""
@@ -221,25 +221,24 @@ class Store(Storage):
     """A storage that can also be listed and written. `str()` of it is its place.
 
     Names are relative, their parts separated by slashes. Methods raise StorageError; `draft` and `appender`
-    raise as a Draft does. Methods with a body here suit objects: there are no folders, nothing is half
-    written, and what was put is on the disk.
+    raise as a Draft does. The defaults suit object stores, which have no folders and no partial objects.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
-    """Options of its URLs beside timeout and retries."""
+    """Options of its URLs in addition to timeout and retries."""
     request: int
     """Best size of a request, in bytes, for reading a whole file in order."""
 
     @abstractmethod
     def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
-        """List all names that begin with `prefix`. May leave out the contents of the folders `without`."""
+        """List all names that begin with `prefix`. May skip the folders `without`."""
 
     def names(self, prefix: str = "", without: Container[str] = ()) -> Iterator[str]:
-        """List the names of `entries`, without looking at each file."""
+        """List the names of `entries`, without a stat of each file."""
         return (entry.name for entry in self.entries(prefix, without))
 
     def describe(self) -> dict[str, str]:
-        """Return mount, source and type for the result, without keys; empty if the mount table has them."""
+        """Return mount, source and type, without credentials; empty if the mount table has them."""
         return {}
 
     @abstractmethod
@@ -251,16 +250,16 @@ class Store(Storage):
         return 1
 
     def oddity(self, name: str, strict: bool = False) -> str:
-        """Say why `name` is no plain file; empty if it is one. `strict` includes links out of the folder."""
+        """Return why `name` is no plain file; empty if it is one. `strict` rejects links to outside."""
         return ""
 
     @abstractmethod
     def get(self, name: str) -> bytes | None:
-        """Return all bytes of something small; None if it does not exist."""
+        """Return the contents of a small file or object; None if it does not exist."""
 
     @abstractmethod
     def put(self, name: str, data: bytes | memoryview) -> None:
-        """Write a small object atomically; it is on the disk when this returns."""
+        """Write a small file or object atomically; it is durable when this returns."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
@@ -272,7 +271,7 @@ class Store(Storage):
 
     @abstractmethod
     def appender(self, name: str, unit: int) -> Appender:
-        """Keep records of `unit` bytes in `name`, or in names that begin with it."""
+        """Append records of `unit` bytes to `name`, or to names that begin with it."""
 
     @abstractmethod
     def for_ranks(self, *, direct: bool, cache: Cache) -> Storage:
@@ -284,9 +283,9 @@ class Store(Storage):
 
     @abstractmethod
     def exclusive(self, name: str) -> AbstractContextManager[Owner | None]:
-        """Lock the dataset, so that no other process makes it. The lock `name` says who holds it.
+        """Lock the dataset against other writers; the lock `name` records its owner.
 
-        Gives the killed process that left the lock behind, if there was one. Raises DatasetError.
+        Yields the owner of a stale lock, a process that was killed, if there was one. Raises DatasetError.
         """
 
     def arrange(self, folders: Iterable[str]) -> None:
@@ -296,7 +295,7 @@ class Store(Storage):
         """Sync all names in `folders` to the disk."""
 
     def clear(self, folders: Iterable[str]) -> None:
-        """Remove those of `folders` that are empty."""
+        """Remove the empty ones of `folders`."""
 
     def free(self) -> int | None:
         """Return the bytes that can still be written; None if unknown."""

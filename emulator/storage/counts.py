@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from emulator.storage.posix import Scanner
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
-"""Reason of a repetition: no answer in time, 429 or 5xx, a body cut off, no (more) connection."""
+"""Reason for a retry: no answer in time, status 429 or 5xx, a truncated body, a failed connection."""
 
 EDGES = tuple(sorted({round(10 ** (step / 231)) for step in range(9 * 231 + 1)}))
 """Upper edges of the latency histogram in microseconds, 1 us to 1000 s, 1 % apart from 100 us on; the last
-bucket has all longer requests, too."""
+bucket also counts all longer requests."""
 _UPPER = np.array(EDGES[:-1])
 
 
@@ -33,21 +33,21 @@ class ReadCounts(NamedTuple):
     bytes: int = 0
     """Bytes delivered."""
     latencies: Mapping[int, int] = {}
-    """Upper edge in microseconds -> read requests, ascending; without empty buckets."""
+    """Read requests by the upper edge of their bucket in microseconds, ascending, without empty buckets."""
     seconds: float = 0.0
-    """Seconds within read requests, summed over threads; less those on a core, where they are known."""
+    """Seconds spent in read requests, summed over threads, less their CPU seconds where those are known."""
     opening: float = 0.0
-    """Seconds within the opening of files, summed over threads."""
+    """Seconds spent opening files, summed over threads."""
     pages_sampled: int = 0
     """Pages whose residency was checked after eviction and before reading."""
     pages_resident: int = 0
     """Pages among those that were still in the page cache."""
     retries: Mapping[str, int] = {}
-    """RetryKind -> requests to an object store that were repeated for it."""
+    """Retried requests to an object store, by RetryKind."""
     stored: int = 0
-    """Bytes that the kernel fetched from a disk or from NFS for this process, with what it read ahead."""
+    """Bytes that the kernel fetched from a disk or from NFS for this process, read-ahead included."""
     slowest: float = 0.0
-    """Seconds of the longest read request so far, in a difference of two counts as well."""
+    """Seconds of the longest read request so far; `less` does not reset it."""
 
     @property
     def reads(self) -> int:
@@ -63,7 +63,7 @@ class ReadCounts(NamedTuple):
         return self._with(earlier, -1)
 
     def _with(self, other: ReadCounts, sign: int) -> ReadCounts:
-        sums = [_added(mine, its, sign) for mine, its in zip(self, other, strict=True)]
+        sums = [_added(mine, theirs, sign) for mine, theirs in zip(self, other, strict=True)]
         return ReadCounts(*sums)._replace(slowest=max(self.slowest, other.slowest))
 
 
@@ -75,7 +75,7 @@ def _added(mine: Any, other: Any, sign: int) -> Any:
 
 
 _TOGETHER = 256
-"""Requests that are put into the histogram together: one by one, that costs a tenth of a small request."""
+"""Requests in a batch for the histogram: adding them singly costs a tenth of a small read."""
 
 
 class Tally:
@@ -85,23 +85,23 @@ class Tally:
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
-        """The kernel's number of the thread."""
+        """Kernel thread ID."""
         self.bytes = 0
         self.requests = 0
         """Number of finished read requests."""
         self.seconds = 0.0
-        """Seconds within finished read requests."""
+        """Seconds spent in finished read requests."""
         self.opening = 0.0
-        """Seconds within openings: not read requests, but they may wait for the storage, too."""
+        """Seconds spent opening files, which may wait for the storage as reads do."""
         self.on_core = 0.0
-        """Seconds of CPU within requests, where known: the thread does not wait for the storage then."""
+        """CPU seconds within requests, where known: they are no wait for the storage."""
         self.begin = 0.0
         """Start of the request, opening or scan under way, in seconds of time.monotonic; 0.0 if none is."""
         self._filed = (np.zeros(len(EDGES), np.int64), 0.0, array("d"))
-        """The histogram, its longest request, and seconds of the requests that are not in it yet."""
+        """The histogram, its longest request, and the seconds of requests not yet added to it."""
 
     def within(self, now: float) -> float:
-        """Return seconds within requests and openings up to `now` (time.monotonic), less those on a core."""
+        """Return seconds spent in reads and opens until `now` (time.monotonic), less CPU seconds."""
         begin = self.begin
         return self.seconds - self.on_core + self.opening + (now - begin if 0 < begin < now else 0.0)
 
@@ -136,15 +136,15 @@ class Tally:
         """Return the requests in each bucket, and the seconds of the longest."""
         buckets, slowest, new = self._filed
         taken = np.frombuffer(new[:])  # a copy, because an array with a view on it cannot grow
-        found = np.searchsorted(_UPPER, taken * 1e6)
-        return buckets + np.bincount(found, minlength=len(EDGES)), float(taken.max(initial=slowest))
+        indices = np.searchsorted(_UPPER, taken * 1e6)
+        return buckets + np.bincount(indices, minlength=len(EDGES)), float(taken.max(initial=slowest))
 
 
 class ReadStats:
     """The counts of one rank: the sum over its threads' tallies and its worker processes.
 
-    A copy that travels to a worker process starts at zero. The worker returns `drain()` of its copy now and
-    then, and the rank adds it with `absorb`.
+    A copy that is pickled for a worker process starts at zero. The worker regularly returns the `drain()` of
+    its copy, which the rank adds with `absorb`.
     """
 
     def __init__(self) -> None:
@@ -160,12 +160,12 @@ class ReadStats:
     def mine(self) -> Tally:
         """Return the tally of the calling thread."""
         try:
-            found: Tally = self._local.tally
+            tally: Tally = self._local.tally
         except AttributeError:
-            found = self._local.tally = Tally(threading.get_native_id())
+            tally = self._local.tally = Tally(threading.get_native_id())
             with self._lock:
-                self._tallies.append(found)
-        return found
+                self._tallies.append(tally)
+        return tally
 
     def tallies(self) -> tuple[Tally, ...]:
         """Return the tallies of the threads of this process."""
@@ -173,7 +173,7 @@ class ReadStats:
             return tuple(self._tallies)
 
     def absorb(self, counts: ReadCounts) -> None:
-        """Add counts that no tally of this process has."""
+        """Add counts that are in no tally of this process."""
         with self._lock:
             self._more = self._more.plus(counts)
 
@@ -182,7 +182,7 @@ class ReadStats:
         return self._total().less(self._drained)
 
     def drain(self) -> ReadCounts:
-        """Return the counts since the last `drain`, and start at zero again."""
+        """Return the counts since the last `drain`, and reset them."""
         total = self._total()
         before, self._drained = self._drained, total
         return total.less(before)
@@ -219,7 +219,7 @@ class TimedStorage(Storage):
             return self.inner.library_path(name)
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        return self.inner.scanner(buffer, files, give_way)  # which counts and times its requests itself
+        return self.inner.scanner(buffer, files, give_way)  # a scanner times its own requests
 
 
 class TimedBlob(WrappedBlob):

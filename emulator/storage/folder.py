@@ -29,12 +29,12 @@ from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import BLOCK_BYTES
 
 REQUEST = 16 << 20
-"""Bytes of one write request."""
+"""Most bytes of one write request."""
 
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _FOLDERS = 4096
-"""Directories whose resolved path is cached."""
+"""Number of directories whose resolved path is cached."""
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -72,27 +72,27 @@ class FolderStore(PosixStorage, Store):
                 yield name
 
     def size(self, name: str) -> int | None:
-        found = self._look(name)
-        return found.st_size if found else None
+        status = self._stat(name)
+        return status.st_size if status else None
 
     def names_of(self, name: str) -> int:
-        found = self._look(name)
-        return found.st_nlink if found else 1
+        status = self._stat(name)
+        return status.st_nlink if status else 1
 
     def oddity(self, name: str, strict: bool = False) -> str:
-        found = self._look(name)
-        if found and not stat.S_ISREG(found.st_mode):
-            return f"is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no plain file')}"
-        if found and strict:
-            place, (folder, _, leaf) = self._real(self.root), self.path(name).rpartition("/")
+        status = self._stat(name)
+        if status and not stat.S_ISREG(status.st_mode):
+            return f"is {_KINDS.get(stat.S_IFMT(status.st_mode), 'no plain file')}"
+        if status and strict:
+            root, (folder, _, leaf) = self._real(self.root), self.path(name).rpartition("/")
             target = f"{self._real(folder)}/{leaf}"
             if Path(target).is_symlink():
                 target = os.path.realpath(target)
-            if not target.startswith(place.rstrip("/") + "/"):
+            if not target.startswith(root.rstrip("/") + "/"):
                 return f"leads out of the dataset, to {target}"
         return ""
 
-    def _look(self, name: str) -> os.stat_result | None:
+    def _stat(self, name: str) -> os.stat_result | None:
         with storage_errors("cannot stat a file"), suppress(*_ABSENT):
             return os.stat(self.path(name))  # noqa: PTH116  a Path takes four times as long
         return None
@@ -151,17 +151,17 @@ class FolderStore(PosixStorage, Store):
                 (self.root / folder).rmdir()
 
     def free(self) -> int | None:
-        with storage_errors("cannot see the free space"):
+        with storage_errors("cannot read the free space"):
             return shutil.disk_usage(self._nearest()).free
 
     def free_files(self) -> int | None:
         """Return the free inodes; None if the file system has no limit."""
-        with storage_errors("cannot see the free space"):
-            found = os.statvfs(self._nearest())
-        return found.f_favail if found.f_files else None
+        with storage_errors("cannot read the free space"):
+            status = os.statvfs(self._nearest())
+        return status.f_favail if status.f_files else None
 
     def _nearest(self) -> Path:
-        """Return the nearest folder that exists."""
+        """Return the root, or its nearest parent that exists."""
         here = self.root.absolute()
         return next(place for place in (here, *here.parents) if place.is_dir())
 
@@ -183,7 +183,7 @@ def _walk(root: Path, prefix: str, without: Container[str]) -> Iterator[tuple[st
 
 
 class FileDraft(Draft):
-    """A file that is written under a temporary name. If the file system refuses O_DIRECT, it does without."""
+    """A file that is written under a temporary name, without O_DIRECT if the file system refuses it."""
 
     def __init__(self, path: Path, options: WriteOptions) -> None:
         """Raises OSError."""
@@ -231,7 +231,7 @@ class FileDraft(Draft):
         try:
             self._temporary.replace(self._path)
         except IsADirectoryError:
-            raise DatasetError(f"the folder {self._path} is in the way of a sample", "move it away") from None
+            raise DatasetError(f"a folder is in the way of the sample {self._path}", "move it away") from None
         self._published = True
 
     def close(self) -> None:

@@ -37,19 +37,19 @@ from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
 
 _SAMPLED_OPENS = 8
-"""Opens between two look-ups of a file's pages with mincore, which costs as much as a small read."""
+"""Opens per check of a file's pages with mincore, which costs as much as a small read."""
 _SAMPLED_BYTES = 64 * 2**20
-"""Bytes of a file that are looked up, at most."""
+"""Most bytes of a file that are checked with mincore."""
 _MOST_BYTES = 2**60
 """Largest size of a file."""
 _MOST_PIECES = 1000
 """Most buffers of one preadv: Linux takes 1024."""
 _MOST_SIZES = 256
-"""Most sizes of requests whose buffers a scanner keeps."""
+"""Most request sizes for which a scanner keeps its list of buffers."""
 _TMPFS = 0x01021994
 """The magic number that statfs returns for tmpfs."""
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ: fault pages in, and tell where that fails."""
+"""MADV_POPULATE_READ: fault pages in, and report a failure."""
 _HUGE = 2 * 2**20
 """Bytes of a huge page."""
 
@@ -58,8 +58,8 @@ class PosixStorage(Storage):
     """Files below `root`.
 
     Cold: a file is evicted from the page cache when it is opened, before its first byte is read, and again
-    when it is closed unless O_DIRECT kept it out. Whether that worked is sampled into `stats`. Scanners keep
-    a file of many samples open for an epoch, and what the kernel has read ahead of it stays as long.
+    when it is closed unless it was read with O_DIRECT; `stats` samples whether eviction worked. Scanners keep
+    a file of many samples open for an epoch, and its read-ahead pages stay in the page cache as long.
     Warm: the page cache is left alone.
     """
 
@@ -75,7 +75,7 @@ class PosixStorage(Storage):
         self.evicts_on_close = cache == "cold" and not direct
 
     def open(self, name: str, size: int | None = None) -> PosixBlob:
-        """Raises as Storage.open does; the caller compares the size."""
+        """Open the sample `name`, and leave comparing its size to the caller. Raises as Storage.open does."""
         path = self.path(name)
         return PosixBlob(self, path, *self.descriptor(path))
 
@@ -104,7 +104,7 @@ class PosixStorage(Storage):
             length = os.lseek(fd, 0, os.SEEK_END)  # a seventh of the time of fstat
         except OSError:
             length = -1
-        if not 0 <= length <= _MOST_BYTES:  # a folder: reading it says so
+        if not 0 <= length <= _MOST_BYTES:  # a folder: the error comes with the first read
             length = os.fstat(fd).st_size
         if self.cache == "cold":
             evict(fd)
@@ -148,28 +148,24 @@ class PosixBlob(Blob):
 
 
 class Scanner(Closing):
-    """Reads many small requests in one loop, which does nothing per request but the request.
-
-    Used by one thread.
-    """
+    """Reads many small requests in one tight loop, for one thread."""
 
     def __init__(
         self, storage: PosixStorage, buffer: memoryview, files: int, give_way: Callable[[], None]
     ) -> None:
         self._storage = storage
-        # Unwanted bytes are read over each other. Not with O_DIRECT: a device writes a request in any order,
-        # and not every driver takes the same page twice.
+        # Discarded bytes overwrite each other. Not with O_DIRECT: a device may write a request in any order,
+        # and not every driver accepts the same page twice.
         self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
         self._files = files
         self._kept: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
         self._maps: dict[int, _Map] = {}  # by the descriptor of the file
         self._places: dict[int, Sequence[memoryview]] = {}
         self._give_way = give_way
-        # With RWF_NOWAIT the kernel reads what is in memory, or says that it would have to wait. All of tmpfs
-        # is memory.
-        self._prompt = 0 if _in_memory(storage.root) else os.RWF_NOWAIT
+        # With RWF_NOWAIT the kernel reads only pages in memory, or returns an error. tmpfs is all memory.
+        self._nowait = 0 if _in_memory(storage.root) else os.RWF_NOWAIT
         self.waits = storage.cache == "cold"
-        """True if every request may wait for the storage: then others should read at the same time."""
+        """True if any request may wait for the storage: other threads should then read at the same time."""
 
     def scan(  # complex on purpose: a call per file or request would show in the CPU of small ones
         self,
@@ -178,17 +174,17 @@ class Scanner(Closing):
         cancelled: Cancelled,
         into: memoryview | None = None,
     ) -> int:
-        """Read all that is wanted, in order, each request counted and timed; return the wanted bytes.
+        """Read the `wanted` ranges in order, count and time each request, and return the wanted bytes.
 
-        They are put into `into`, one request behind the other (not with O_DIRECT), or kept nowhere. Raises
-        DatasetError for a file that is missing or has another size, StorageError for one that cannot be read
-        and if `cancelled()`.
+        The bytes go back to back into `into` (not with O_DIRECT), or are discarded. Raises DatasetError for a
+        file that is missing or has another size, StorageError for one that cannot be read and if
+        `cancelled()`.
         """
         storage, tally = self._storage, self._storage.stats.mine()
         alignment, kept, known = storage.alignment, self._kept, self._places
         clock = time.monotonic
         may_wait = self.waits
-        flags = 0 if may_wait else self._prompt
+        flags = 0 if may_wait else self._nowait
         times = array("d")
         useful = delivered = 0
         tally.begin = now = clock()
@@ -217,7 +213,7 @@ class Scanner(Closing):
                             low -= offset % alignment
                             asked = padded(offset + length, alignment) - low
                         if into is None:
-                            # Negative for the first bytes of a file, which stay where they are.
+                            # Negative for the first bytes of a file, which must not be overwritten.
                             key = asked if offset else -asked
                             places = known.get(key) or self._placed(key)
                         else:
@@ -256,11 +252,11 @@ class Scanner(Closing):
         return useful
 
     def _room(self, offset: int) -> tuple[memoryview, int]:
-        """Return room and head (see `_places`) of an unwanted request: not over the head of its file."""
+        """Return `_places`' room and head for discarded bytes: they do not overwrite the head of the file."""
         return (self._buffer[HEAD:], 0) if offset else (self._buffer, HEAD)
 
     def _placed(self, key: int) -> Sequence[memoryview]:
-        """Return the places of a request of `abs(key)` bytes; negative at the start of a file."""
+        """Return the buffers of a request of `abs(key)` bytes; negative at the start of a file."""
         if len(self._places) == _MOST_SIZES:
             self._places.clear()
         places = self._places[key] = _places(*self._room(max(0, key)), 0, abs(key))
@@ -294,17 +290,17 @@ class Scanner(Closing):
 
 
 class _Map:
-    """A mapped file. Called as preadv(2) is, it copies bytes, whose pages the kernel faults in."""
+    """A mapped file. It is called like preadv(2), and copies bytes whose pages the kernel faults in."""
 
     def __init__(self, fd: int, size: int) -> None:
         self._bytes = np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), np.uint8)
         self._address = self._bytes.ctypes.data
 
     def __call__(self, _: int, places: Sequence[memoryview], offset: int, flags: int) -> int:
-        """Return 0 where pages cannot be had. `flags` mean nothing: a page fault waits for storage."""
+        """Copy bytes; return 0 if their pages cannot be read. `flags` are ignored: a page fault may wait."""
         begin = offset
-        # Touched before they are there, pages of a file that was truncated, or whose storage fails, end the
-        # process by SIGBUS. Linux before 5.14 does not know this advice, and nothing is lost.
+        # Touching a page of a file that was truncated, or whose storage fails, kills the process with SIGBUS:
+        # populate the pages first. Linux before 5.14 lacks this advice; then they are copied unchecked.
         low = begin - begin % mmap.PAGESIZE
         size = min(begin + sum(map(len, places)), len(self._bytes)) - low
         if _libc().madvise(self._address + low, size, _POPULATE_READ) and ctypes.get_errno() == errno.EFAULT:
@@ -320,7 +316,7 @@ class _Map:
 def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[memoryview]:
     """Return buffers for bytes `done` to `length` of a request.
 
-    If `room` is shorter than the request, its first `head` bytes stay and all others go over each other.
+    If `room` is shorter than the request, it keeps the first `head` bytes; later bytes overwrite each other.
     """
     if length <= len(room):
         return (room[done:length],)
@@ -334,10 +330,10 @@ def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[mem
 
 
 def _filled(fd: int, room: memoryview, head: int, offset: int, done: int, length: int, alignment: int) -> int:
-    """Finish a request that has `done` bytes; return the bytes that it has at its end.
+    """Read the rest of a request that has `done` bytes; return its total.
 
-    A short read need not be the end of the file: a signal or a server may cut one anywhere. With O_DIRECT,
-    one that does not end with a block is.
+    A short read need not be the end of the file: a signal or a server may shorten it. With O_DIRECT, one that
+    does not end at a block boundary is the end.
     """
     while done < length and done % alignment == 0:
         more = os.preadv(fd, _places(room, head, done, length), offset + done)
@@ -361,9 +357,9 @@ def _libc() -> ctypes.CDLL:
 
 def _in_memory(folder: Path) -> bool:
     """Return True if `folder` is in memory (tmpfs)."""
-    told = ctypes.create_string_buffer(256)
-    failed = _libc().statfs(os.fsencode(folder), told)
-    return not failed and int.from_bytes(told.raw[:4], sys.byteorder) == _TMPFS
+    status = ctypes.create_string_buffer(256)
+    failed = _libc().statfs(os.fsencode(folder), status)
+    return not failed and int.from_bytes(status.raw[:4], sys.byteorder) == _TMPFS
 
 
 def evict(fd: int) -> None:
@@ -374,8 +370,8 @@ def evict(fd: int) -> None:
 def resident_pages(fd: int, offset: int, size: int) -> tuple[int, int]:
     """Return (pages, pages in the page cache) of `size` bytes from `offset`, a multiple of the page size.
 
-    (0, 0) if that is unknown: nothing to map, no mmap on this file system, or a file that the caller neither
-    owns nor may write, for which Linux does not tell (since 5.2, mincore(2)).
+    (0, 0) if that is unknown: the file is empty, the file system has no mmap, or the caller neither owns the
+    file nor may write it, for which Linux does not answer (since 5.2, mincore(2)).
     """
     if size <= 0:
         return 0, 0
@@ -399,9 +395,9 @@ def resident_pages(fd: int, offset: int, size: int) -> tuple[int, int]:
 
 
 def probe_direct(folder: Path) -> bool:
-    """Return True if the file system of `folder` takes O_DIRECT reads; False if it cannot be tried.
+    """Return True if the file system of `folder` accepts O_DIRECT reads; False if that cannot be tested.
 
-    Tries the first file with content, or a nameless one if there is none. Raises StorageError.
+    Reads the first file with content, or a temporary one without a name. Raises StorageError.
     """
     with storage_errors("cannot try O_DIRECT"):
         try:
@@ -428,16 +424,16 @@ def probe_direct(folder: Path) -> bool:
 
 
 def aligned_buffer(size: int) -> memoryview:
-    """Return `size` bytes of private memory, aligned to 2 MiB if it is as large, else to a page.
+    """Return `size` bytes of private memory, aligned to 2 MiB if it has as many, else to a page.
 
-    O_DIRECT asks for the alignment. Huge pages spare the TLB, and O_DIRECT has to pin fewer of them: preadv
-    from the page cache was twice as fast into them, and a virtual machine's disk three times.
-    Pages that are never written take no memory; it is freed when the view is dropped.
+    O_DIRECT requires the alignment. Huge pages save TLB misses, and O_DIRECT pins fewer of them: reads from
+    the page cache were twice as fast, and those from a virtual machine's disk three times.
+    Pages that are never written use no memory; it is freed with the view.
     """
     if size < _HUGE:
         return memoryview(_private(size))[:size]
     area = _private(size + _HUGE)
-    # Only kernels since 6.7 align large areas themselves; the bytes cut off are never touched.
+    # Only kernels since 6.7 align large areas themselves; the skipped bytes are never touched.
     start = -ctypes.addressof(ctypes.c_char.from_buffer(area)) % _HUGE
     return memoryview(area)[start : start + size]
 

@@ -1,4 +1,4 @@
-"""A storage slowed down to a known bandwidth and latency, which the ranks of a host share.
+"""A storage throttled to a known bandwidth and latency, which the ranks of a host share.
 
 The emulated device is one number in shared memory, `tail`: the time until which it is booked. A read is cut
 into chunks. Each chunk books the device for bytes / rate seconds, from max(tail, now - burst) on, does the
@@ -26,7 +26,7 @@ from emulator.storage.base import HEAD, Blob, Closing, Storage, WrappedBlob
 from emulator.units import BLOCK_BYTES
 
 _BURST_NS = 10_000_000
-"""Longest time that a booking may reach back, to make up for late wake-ups; an idle device saves no more."""
+"""Longest time that a booking may reach back, to make up for late wake-ups; an idle device gains no more."""
 _CHUNK_SECONDS = 0.002
 """Duration of a chunk: short enough to take turns, long enough for an exact sleep."""
 _CHUNK_LEAST = 64 * 1024
@@ -42,11 +42,11 @@ class NodeLimiter(Closing):
     """The bandwidth of one emulated device, which the ranks of a host share through a small file.
 
     The first rank creates it, the others join by `path`, and `unlink` removes the name when all have it open,
-    so that nothing is left behind however the ranks end. Worker processes unpickle it: they join through the
-    rank's open file, and share its part of the bandwidth.
+    so that no file remains however the ranks end. Worker processes unpickle it: they join through the rank's
+    open file, and share its part of the bandwidth.
 
-    A rank holds one booking at a time, whatever the number of its reader threads and processes. So ranks that
-    all want data get equal bandwidth; otherwise one with more readers would get more.
+    A rank holds one booking at a time, whatever the number of its readers. So busy ranks get equal bandwidth;
+    otherwise one with more readers would get more.
     """
 
     def __init__(self, path: str, fd: int, rate: float, latency: float, rank: int) -> None:
@@ -94,8 +94,8 @@ class NodeLimiter(Closing):
     @contextmanager
     def booked(self, size: int) -> Iterator[None]:
         """Hold this rank's turn while the device takes its time for `size` bytes."""
-        # Two locks: the kernel's keeps out other processes of the rank, but not this one's threads, which
-        # share its open file. They take turns in the order of asking.
+        # Two locks: the kernel's excludes other processes of the rank, but not the threads of this one, which
+        # share its open file; these queue for `_turn`.
         with self._turn, self._locked(_RANK_LOCKS + self.rank):
             end = self._book(size)
             yield
@@ -115,7 +115,7 @@ class NodeLimiter(Closing):
     @contextmanager
     def _locked(self, byte: int) -> Iterator[None]:
         # An open file description lock: the kernel drops it when its process dies, and unlike a POSIX record
-        # lock it works between two openings within one process.
+        # lock it also excludes another descriptor of the same process.
         with storage_errors("cannot lock the shared file of the shaped storage"):
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, 0, byte, 1, 0))
         try:
@@ -126,7 +126,7 @@ class NodeLimiter(Closing):
 
 
 class _Turn:
-    """A fair lock: threads get it in the order of asking."""
+    """A fair lock: threads get it first come, first served."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -186,7 +186,7 @@ class ShapedBlob(WrappedBlob):
             useful = min(size, self.size - offset - done)  # O_DIRECT asks for more than the file's end has
             if useful <= 0:
                 break
-            # Later chunks of unwanted bytes must leave the head that the first one read.
+            # Later chunks of discarded bytes must not overwrite the head that the first one read.
             room = buffer[done : done + size] if whole else buffer[HEAD:] if done else buffer
             with limiter.booked(useful):
                 got = self._inner.read_into(offset + done, room, size)

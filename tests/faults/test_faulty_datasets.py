@@ -120,11 +120,11 @@ def test_an_error_while_giving_up_adds_no_line(data: Path, tmp_path: Path, monke
 
     def fails_from_now_on(store: FolderStore) -> int:
         monkeypatch.setattr(Path, "is_dir", refused)
-        raise StorageError("cannot see the free space")
+        raise StorageError("cannot read the free space")
 
     monkeypatch.setattr(FolderStore, "free", fails_from_now_on)
     done = run(tmp_path, "generate", tmp_path / "new", *GENERATE)
-    assert done.status == 4 and "cannot see the free space" in done.one_line()
+    assert done.status == 4 and "cannot read the free space" in done.one_line()
 
 
 def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path) -> None:

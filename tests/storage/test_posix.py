@@ -223,7 +223,7 @@ def test_a_mapped_file_that_is_truncated_is_an_error_and_no_signal(folder: Path)
     with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
         assert scanner.scan([one], nothing, nothing) == one.bytes
         os.truncate(folder / "odd", 2000)
-        with pytest.raises(DatasetError, match="of 10001: it was cut while it was read"):
+        with pytest.raises(DatasetError, match="of 10001: it was truncated while it was read"):
             scanner.scan([one], nothing, nothing)
 
 
