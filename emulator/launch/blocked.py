@@ -1,7 +1,7 @@
-"""Finds the system call that a thread of this process is blocked in, and its file.
+"""Find the system call that a thread of this process is blocked in, and its file.
 
-/proc/self/task/TID/syscall has the call's number and arguments, a descriptor is a link
-in /proc/self/fd, and a path lies in this process's own memory. So calls of libraries are found, too.
+/proc/self/task/TID/syscall has the call's number and arguments; descriptors are links in /proc/self/fd, and
+paths are read from this process's memory. This finds calls of libraries, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from emulator.launch.process import process_state
 
 # fmt: off
 _OF_DESCRIPTORS = {
@@ -27,51 +29,32 @@ _OF_DESCRIPTORS = {
         267: "syncfs", 285: "copy_file_range", 286: "preadv", 287: "pwritev",
     },
 }
-# fmt: on
 """Names of calls whose first argument is a descriptor, by machine and number."""
 
 _OF_PATHS = {
     "x86_64": {
-        **{
-            2: ("open", 0),
-            257: ("open", 1),
-            4: ("stat", 0),
-            6: ("stat", 0),
-            262: ("stat", 1),
-            332: ("stat", 1),
-        },
-        **{
-            21: ("access", 0),
-            269: ("access", 1),
-            439: ("access", 1),
-            137: ("statfs", 0),
-            76: ("truncate", 0),
-        },
-        **{82: ("rename", 0), 264: ("rename", 1), 316: ("rename", 1), 87: ("unlink", 0), 263: ("unlink", 1)},
-        **{83: ("mkdir", 0), 258: ("mkdir", 1), 84: ("rmdir", 0), 86: ("link", 0), 265: ("link", 1)},
-        **{88: ("symlink", 1), 266: ("symlink", 2), 89: ("readlink", 0), 267: ("readlink", 1)},
-        **{
-            90: ("chmod", 0),
-            268: ("chmod", 1),
-            280: ("utime", 1),
-            191: ("getxattr", 0),
-            194: ("listxattr", 0),
-        },
+        2: ("open", 0), 257: ("open", 1), 4: ("stat", 0), 6: ("stat", 0), 262: ("stat", 1), 332: ("stat", 1),
+        21: ("access", 0), 269: ("access", 1), 439: ("access", 1), 137: ("statfs", 0), 76: ("truncate", 0),
+        82: ("rename", 0), 264: ("rename", 1), 316: ("rename", 1), 87: ("unlink", 0), 263: ("unlink", 1),
+        83: ("mkdir", 0), 258: ("mkdir", 1), 84: ("rmdir", 0), 86: ("link", 0), 265: ("link", 1),
+        88: ("symlink", 1), 266: ("symlink", 2), 89: ("readlink", 0), 267: ("readlink", 1), 90: ("chmod", 0),
+        268: ("chmod", 1), 280: ("utime", 1), 191: ("getxattr", 0), 194: ("listxattr", 0),
     },
     "aarch64": {
-        **{56: ("open", 1), 79: ("stat", 1), 291: ("stat", 1), 48: ("access", 1), 439: ("access", 1)},
-        **{43: ("statfs", 0), 45: ("truncate", 0), 38: ("rename", 1), 276: ("rename", 1), 35: ("unlink", 1)},
-        **{34: ("mkdir", 1), 37: ("link", 1), 36: ("symlink", 2), 78: ("readlink", 1), 53: ("chmod", 1)},
-        **{88: ("utime", 1), 8: ("getxattr", 0), 11: ("listxattr", 0)},
+        56: ("open", 1), 79: ("stat", 1), 291: ("stat", 1), 48: ("access", 1), 439: ("access", 1),
+        43: ("statfs", 0), 45: ("truncate", 0), 38: ("rename", 1), 276: ("rename", 1), 35: ("unlink", 1),
+        34: ("mkdir", 1), 37: ("link", 1), 36: ("symlink", 2), 78: ("readlink", 1), 53: ("chmod", 1),
+        88: ("utime", 1), 8: ("getxattr", 0), 11: ("listxattr", 0),
     },
 }
+# fmt: on
 """Names of calls with a path, and the index of that argument, by machine and number."""
 
 _OTHERS = {
     "x86_64": {11: "munmap", 26: "msync", 27: "mincore", 28: "madvise", 162: "sync"},
     "aarch64": {215: "munmap", 227: "msync", 232: "mincore", 233: "madvise", 81: "sync"},
 }
-"""Names of calls that may wait for a file system but name no file, by machine and number."""
+"""Names of calls that may wait for a file system but take no file, by machine and number."""
 
 _PATH_BYTES = 4096
 
@@ -90,17 +73,17 @@ class Call:
 
 def open_files() -> dict[int, str]:
     """Return the paths of this process's open files, by descriptor."""
-    found = {}
+    paths = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with suppress(OSError):
             path = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
             if _is_file(path):
-                found[int(name)] = path
-    return found
+                paths[int(name)] = path
+    return paths
 
 
 def _is_file(path: str) -> bool:
-    # Step barriers wait in pipes whose names are deleted.
+    # Step barriers wait on named pipes that have been unlinked.
     return (
         path.startswith("/") and not path.startswith(("/dev/", "/proc/")) and not path.endswith(" (deleted)")
     )
@@ -109,35 +92,31 @@ def _is_file(path: str) -> bool:
 def blocked_call(thread: int, files: Mapping[int, str]) -> Call | None:
     """Return the call into a file system that a thread of this process is blocked in, or None.
 
-    `files` are paths by descriptor that `open_files` returned before: the kernel frees the number of a file
-    before it closes the file, so a close that hangs has none.
+    `files` are earlier results of `open_files`: the kernel frees a descriptor before it closes the file, so
+    the path of a close that hangs can no longer be looked up.
     Pipes, sockets and terminals do not count: a thread that waits there waits for a process.
     """
     machine = os.uname().machine
     try:
         number, *values = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
         if number == "-1":  # no system call: a page fault, or the thread runs
-            return Call("a read of a mapped file") if _state(thread) == "D" else None
+            return Call("a read of a mapped file") if process_state(thread) == "D" else None
         arguments = [int(value, 16) for value in values[:6]]
         if name := _OF_DESCRIPTORS.get(machine, {}).get(int(number)):
             if name == "close":
                 return Call(name, files.get(arguments[0], "a file"))
             path = str(Path(f"/proc/self/fd/{arguments[0]}").readlink())
             return Call(name, path) if _is_file(path) else None
-        if found := _OF_PATHS.get(machine, {}).get(int(number)):
-            return Call(found[0], _text_at(arguments[found[1]]))
+        if path_call := _OF_PATHS.get(machine, {}).get(int(number)):
+            return Call(path_call[0], _text_at(arguments[path_call[1]]))
         name = _OTHERS.get(machine, {}).get(int(number))
         return Call(name) if name else None
     except (OSError, ValueError, IndexError):  # the thread runs or has ended, or the kernel does not say
         return None
 
 
-def _state(thread: int) -> str:
-    return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 def _text_at(address: int) -> str:
-    """Return the C string at `address`, read through the kernel because it may have been freed by now."""
+    """Return the C string at `address`, read through /proc because it may have been freed by now."""
     memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         page = _PATH_BYTES - address % _PATH_BYTES
@@ -151,24 +130,24 @@ def _text_at(address: int) -> str:
 
 
 def bytes_moved(path: str) -> tuple[str, int]:
-    """Return the mount point of `path` and the bytes moved there so far, 0 if the kernel does not count them.
+    """Return the mount point of `path` and the bytes read and written there so far; 0 bytes if unknown.
 
-    It counts them for local disks and NFS. The storage itself is not touched.
+    The kernel counts them for local disks and NFS. This does not access the storage.
     """
-    place, device, kind, source = "", "", "", ""
+    mount, device, kind, source = "", "", "", ""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
             left, _, right = line.partition(" - ")
             here = left.split()[4].replace("\\040", " ")
-            if len(here) >= len(place) and (path + "/").startswith(here.rstrip("/") + "/"):
-                place, device, (kind, source) = here, left.split()[2], right.split()[:2]
+            if len(here) >= len(mount) and (path + "/").startswith(here.rstrip("/") + "/"):
+                mount, device, (kind, source) = here, left.split()[2], right.split()[:2]
         if kind.startswith("nfs"):
-            told = Path("/proc/self/mountstats").read_text().partition(f" mounted on {place} ")[2]
-            return place, sum(map(int, told.partition("bytes:")[2].split()[4:6]))  # from and to the server
-        # btrfs reports an anonymous device: ask the block device that is its source.
+            stats = Path("/proc/self/mountstats").read_text().partition(f" mounted on {mount} ")[2]
+            return mount, sum(map(int, stats.partition("bytes:")[2].split()[4:6]))  # from and to the server
+        # btrfs has an anonymous device number: use that of its source.
         if not Path(f"/sys/dev/block/{device}").exists() and source.startswith("/dev/"):
             number = Path(source).stat().st_rdev
             device = f"{os.major(number)}:{os.minor(number)}"
         counters = Path(f"/sys/dev/block/{device}/stat").read_text().split()
-        return place, 512 * (int(counters[2]) + int(counters[6]))
-    return place, 0
+        return mount, 512 * (int(counters[2]) + int(counters[6]))
+    return mount, 0

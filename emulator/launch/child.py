@@ -24,17 +24,17 @@ _KILL_SECONDS = 5.0
 
 
 class ChildProcess(subprocess.Popen[str]):
-    """A Popen with text in and out that ends when this process ends, even by SIGKILL.
+    """A Popen with text pipes that ends when this process ends, even by SIGKILL.
 
     The kernel sends it `on_death` when the thread that started it ends, so start it in the main thread. It
-    has its own session: Ctrl-C in a terminal reaches it only through this process. SIGPIPE stays ignored, so
-    that a program can clean up when its reader is gone.
+    has its own session, so that Ctrl-C in a terminal reaches it only through this process. SIGPIPE stays
+    ignored, so that a program can clean up when its reader has ended.
     """
 
     def __init__(
         self, name: str, command: Sequence[str], *, on_death: int = signal.SIGKILL, **options: Any
     ) -> None:
-        """`name` is its name in error messages; `options` are Popen's."""
+        """Start `command`. `name` is for error messages; `options` are Popen's."""
         self.name = name
         live.detail(shlex.join(command))
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -47,7 +47,7 @@ class ChildProcess(subprocess.Popen[str]):
         )
 
     def send(self, text: str, *, last: bool) -> None:
-        """Write `text` to its stdin; with `last` close it. A child that has ended is no error."""
+        """Write `text` to stdin, and close it if this is the `last`. A child that has ended is no error."""
         assert self.stdin is not None
         with suppress(BrokenPipeError):
             self.stdin.write(text)
@@ -58,7 +58,7 @@ class ChildProcess(subprocess.Popen[str]):
             self.stdin = None  # communicate() must not close it again
 
     def wait_for(self, begun: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `begun()`; False if the child ends first. Raises StorageError after `seconds`."""
+        """Wait until `begun()`; return False if the child ends first. Raises StorageError after `seconds`."""
         deadline = time.monotonic() + seconds
         while not begun():
             if self.poll() is not None:
@@ -87,7 +87,7 @@ class ChildProcess(subprocess.Popen[str]):
             self.end()
 
     def end(self) -> None:
-        """Kill it if it runs, and close its pipes. Never raises."""
+        """Kill the child if it runs, and close its pipes. Never raises."""
         if self.poll() is None:
             self.kill()
             with suppress(subprocess.TimeoutExpired):
@@ -101,12 +101,11 @@ class ChildProcess(subprocess.Popen[str]):
 @contextmanager
 def signals_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Handle SIGTERM, SIGINT and SIGHUP by `handler` during the body; ignored ones stay ignored (nohup)."""
-    heeded = [
-        number
+    previous = {
+        number: signal.signal(number, handler)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    previous = {number: signal.signal(number, handler) for number in heeded}
+    }
     try:
         yield
     finally:

@@ -1,7 +1,6 @@
-"""A deadline of calls that keep Python's lock, as MPI_Init does: no thread of this process could hold it.
+"""A deadline for calls that keep the GIL, such as MPI_Init: no thread of this process could enforce it.
 
-A child process waits beside the call. It touches few pages of what it shares with this process, and ends with
-it.
+A forked child enforces it. The child writes to few of the shared pages, and ends with this process.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from emulator.launch.process import die_with_parent
 
 @contextmanager
 def ended_after(seconds: float, late: Callable[[], object]) -> Iterator[None]:
-    """Unless the body ends within `seconds`, call `late()` in a child process and kill this process."""
+    """Kill this process if the body takes longer than `seconds`, after `late()` in a child process."""
     ended, end = os.pipe()
     parent, child = os.getpid(), os.fork()
     if not child:
         try:
             die_with_parent(parent)
             os.close(end)
-            # By the second: who is stopped together with this process and continued has not been waiting.
+            # Count single seconds: time in which both processes are stopped (SIGSTOP) must not count.
             while seconds > 0 and not select.select([ended], [], [], min(1.0, seconds))[0]:
                 seconds -= 1.0
             if seconds <= 0:

@@ -1,9 +1,9 @@
-"""The fork server: one process imports what ranks need, and forks the ranks of this machine.
+"""The fork server: one process that imports what ranks need, and forks the ranks of this host.
 
 Importing Python, NumPy and feedrate costs a rank 0.3 s of CPU, PyTorch 1.5 s: 100 ranks on two cores took
 30 s to start. mpirun can only start programs, so it starts stand-ins (launch.stand_in). Each asks this server
-for a process in its place, with its environment, where MPI finds its rank. The server ends with its launcher,
-ranks end with the server, and a rank ends with its stand-in.
+for a rank, and sends its environment, from which MPI reads the rank's number. The server ends with its
+launcher, ranks end with the server, and a rank ends with its stand-in.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from emulator.launch.process import die_with_parent
 from emulator.registry import LOADERS
 
 _START = "from signal import *; signal(SIGINT, SIG_DFL); "
-"""The server's first line, as in `__main__`: an import that is interrupted would print a traceback."""
+"""Begin of the server's code, as in `__main__`: an interrupted import would print a traceback."""
 _MOST_BYTES = 2**18
-"""Longest environment, bytes: more than the kernel allows in one message of such a socket."""
+"""Room for an environment, in bytes: more than the kernel allows in one message of such a socket."""
 
 
 class Preload(NamedTuple):
     """Modules and a loader that the server imports before it forks ranks."""
 
     server: Callable[[], None]
-    """A module's function that the server process runs; it calls `serve_ranks`."""
+    """A module-level function that the server process runs; it calls `serve_ranks`."""
     modules: Sequence[ModuleType] = ()
     loader: str = ""
     """Name of the ranks' loader; empty if they have none."""
@@ -51,7 +51,8 @@ def fork_server(
 ) -> Iterator[list[str]]:
     """Run a fork server for ranks of `feedrate WORDS` during the body.
 
-    Yields a stand-in's command line, to which the rank's is appended. The server's socket is in `folder`.
+    Yields the command line of a stand-in, to which the rank's is appended. The server's socket is in
+    `folder`.
     """
     place, main = str(folder / "ranks"), preload.server
     code = f"{_START}from {main.__module__} import {main.__name__} as main; main()"
@@ -68,8 +69,8 @@ def fork_server(
             stderr=None,
             pass_fds=[listener.fileno()],
             env=environment,
-            # In the launcher's session, as ranks that mpirun starts: the kernel divides cores by session
-            # (sched_autogroup), and a session of their own would change the ranks' share.
+            # In the launcher's session, like ranks that mpirun starts: the kernel divides cores among
+            # sessions (sched_autogroup), and a new session would change the ranks' share.
             start_new_session=False,
             process_group=0,
         )
@@ -84,14 +85,14 @@ def serve_ranks(command: Callable[[], None]) -> None:
     _, descriptor, modules, loader, *sys.argv[1:] = sys.argv
     for module in filter(None, modules.split(",")):
         import_module(module)
-    with suppress(FeedrateError):  # each rank meets the same error and reports it
+    with suppress(FeedrateError):  # each rank gets the same error and reports it
         if loader:
             LOADERS.load(loader).get()
     with suppress(FeedrateError):
         mpi_library()
-    gc.freeze()  # or each rank's first collection would write to, and so copy, all shared pages
+    gc.freeze()  # otherwise each rank's first collection would write to all shared pages, and so copy them
     _fork_ranks(socket.socket(fileno=int(descriptor)))
-    # The server's streams remember whether its files could seek; a rank's are mpirun's pipes.
+    # New streams: the server's remember whether its files could seek, but a rank's are mpirun's pipes.
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     command()
@@ -100,30 +101,30 @@ def serve_ranks(command: Callable[[], None]) -> None:
 class _Rank(NamedTuple):
     process: int
     ended: int
-    """A pidfd: readable when the process has ended."""
+    """A pidfd, which is readable when the process has ended."""
     stand_in: int
     """Socket of its stand-in."""
 
 
 def _fork_ranks(listener: socket.socket) -> None:
     """Fork a rank for each stand-in that connects, and return in it; the server never returns."""
-    server, ranks = os.getpid(), dict[int, _Rank]()  # the running ones, by each of their descriptors
+    server, ranks = os.getpid(), dict[int, _Rank]()  # running ranks, by each of their descriptors
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
     while True:
         # One event at a time: handling it may close a descriptor whose number is then used again.
         ready = waiting.poll()[0][0]
         if ready == listener.fileno():
-            asked = _accept(listener)
-            if asked is None:
+            request = _accept(listener)
+            if request is None:
                 continue
             if (process := os.fork()) == 0:
                 die_with_parent(server)
-                _become_rank(asked, (listener.detach(), *ranks))
+                _become_rank(request, (listener.detach(), *ranks))
                 return
-            for stream in asked.streams:
+            for stream in request.streams:
                 os.close(stream)
-            rank = _Rank(process, os.pidfd_open(process), asked.stand_in)
+            rank = _Rank(process, os.pidfd_open(process), request.stand_in)
             for descriptor in (rank.ended, rank.stand_in):
                 ranks[descriptor] = rank
                 waiting.register(descriptor, select.POLLIN)
@@ -136,15 +137,15 @@ def _fork_ranks(listener: socket.socket) -> None:
                 with suppress(KeyError):
                     waiting.unregister(descriptor)
                 os.close(descriptor)
-        elif told := os.read(ready, 1):
-            os.kill(rank.process, told[0])
+        elif number := os.read(ready, 1):  # a signal to pass on
+            os.kill(rank.process, number[0])
         else:  # the stand-in was killed
             os.kill(rank.process, signal.SIGKILL)
-            # Its socket stays open until the rank has ended, so that no other stand-in gets its number.
+            # Its socket stays open until the rank has ended, so that no other stand-in gets its descriptor.
             waiting.unregister(ready)
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """A stand-in's request for a rank."""
 
     stand_in: int
@@ -152,30 +153,30 @@ class _Asked(NamedTuple):
     streams: list[int]
 
 
-def _accept(listener: socket.socket) -> _Asked | None:
-    """Accept a stand-in; None if its environment did not fit into a message, and it is the rank itself."""
+def _accept(listener: socket.socket) -> _Request | None:
+    """Accept a stand-in; None if its environment did not fit into a message, so that it runs the rank."""
     connection, _ = listener.accept()
     environment, streams, *_ = socket.recv_fds(connection, _MOST_BYTES, 3)
     if not streams:
         connection.close()
         return None
-    return _Asked(connection.detach(), environment, streams)
+    return _Request(connection.detach(), environment, streams)
 
 
-def _become_rank(asked: _Asked, of_server: Sequence[int]) -> None:
+def _become_rank(request: _Request, server_descriptors: Sequence[int]) -> None:
     """Take the stand-in's streams and environment, and close the server's descriptors."""
-    for number, stream in enumerate(asked.streams):
+    for number, stream in enumerate(request.streams):
         os.dup2(stream, number)
-    for descriptor in (*of_server, asked.stand_in, *asked.streams):
+    for descriptor in (*server_descriptors, request.stand_in, *request.streams):
         os.close(descriptor)
     os.environb.clear()
-    for pair in asked.environment.split(b"\0"):
+    for pair in request.environment.split(b"\0"):
         name, _, value = pair.partition(b"=")
         os.environb[name] = value
 
 
 def _report(rank: _Rank) -> None:
-    """Tell the stand-in with which status its rank has ended."""
+    """Send the rank's exit status to its stand-in."""
     _, status = os.waitpid(rank.process, 0)
     with suppress(OSError):
         os.write(rank.stand_in, status.to_bytes(4, sys.byteorder))

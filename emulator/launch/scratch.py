@@ -1,9 +1,9 @@
-"""The scratch folder of a run, in /dev/shm. Its launcher removes it, or a guard if the launcher is killed.
+"""The scratch folder of a run, in /dev/shm. The launcher removes it, or a guard if the launcher is killed.
 
-MPI's shared memory, the step barrier's pipes, the shaped storage's clock, and sockets and semaphores of
-DataLoader workers are in it or have its name as a prefix. Its mode is 0700. Its name has the boot, the
-launcher's process id and 64 random bits. The launcher holds a lock on it: a folder that can be locked is
-dead, and the next start removes it.
+It holds MPI's shared memory, the step barrier's pipes, the shared file of the shaped storage, and sockets of
+DataLoader workers; their semaphores have its name as a prefix. Its mode is 0700. Its name has the boot ID,
+the launcher's process ID and 64 random bits. The launcher holds a lock on it: a folder that can be locked is
+stale, and the next start removes it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
 
 @contextmanager
 def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
-    """Make a folder of this process, and the environment by which ranks use it. Removes dead folders first.
+    """Make the folder of this process, and the environment by which ranks use it. Removes stale ones first.
 
     If this process is killed during the body, a guard removes the folder and ends the processes that were
     started with it in their command line.
     """
-    parent = _parents()[0]  # /dev/shm if possible: a socket's path must be short
+    parent = _parents()[0]  # /dev/shm if possible: the path of a socket must be short
     remove_dead()
     folder = parent / f"feedrate-{_boot()}-{os.getpid()}-{secrets.token_hex(8)}"
     with storage_errors("cannot make a folder for temporary files"):
@@ -67,7 +67,7 @@ _TRIES, _PAUSE = 20, 0.1
 
 @contextmanager
 def _guarded(folder: Path) -> Iterator[None]:
-    """Run the guard of `folder` during the body. It waits on a pipe whose other end only this process has."""
+    """Run the guard of `folder` during the body. It waits on a pipe whose write end only this process has."""
     watched, held = os.pipe()
     guard = os.fork()
     if not guard:
@@ -75,11 +75,11 @@ def _guarded(folder: Path) -> Iterator[None]:
             os.setsid()
             set_name(GUARD)
             let_go_of_output()
-            # Without the lock: the folder counts as dead when its owner is. Without the dataset's files: the
-            # kernel closes them when the guard ends, and that hangs on storage that does.
+            # Close the lock: the folder must be stale when its owner ends. Close the dataset's files: the
+            # kernel would close them when the guard ends, which hangs on storage that hangs.
             os.closerange(3, watched)
             os.closerange(watched + 1, os.sysconf("SC_OPEN_MAX"))
-            if not os.read(watched, 1):  # the other end is closed, and nothing was written: it was killed
+            if not os.read(watched, 1):  # EOF without a byte: the launcher was killed
                 _clear(folder)
         finally:
             os._exit(0)
@@ -102,13 +102,13 @@ def _clear(folder: Path) -> None:
                 os.kill(int(process.name), signal.SIGTERM)
     for _ in range(_TRIES):
         _remove(folder)
-        time.sleep(_PAUSE)  # ranks need a moment to end, and may make files until then
+        time.sleep(_PAUSE)  # ranks may make files until they have ended
         if not folder.exists():
             break
 
 
 class RankFile(NamedTuple):
-    """The file that shows the launcher that a rank runs (launch.watch)."""
+    """The heartbeat file of a rank (launch.watch)."""
 
     pid: int
     beat: float
@@ -129,7 +129,7 @@ def ranks_in(folder: Path) -> dict[int, RankFile]:
 def processes_of(folder: Path) -> list[int]:
     """Return the processes with this folder in their environment, and their descendants.
 
-    These are ranks and what they started. A process that hangs while it ends has no environment left.
+    These are ranks and their children. A process that hangs while it exits has no environment left.
     """
     name, found, parents = os.fsencode(folder), set[int](), dict[int, int]()
     for process in Path("/proc").glob("[0-9]*"):
@@ -161,7 +161,7 @@ def _is_dead(folder: Path) -> bool:
         if name[1] != _boot():
             return True
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, an OSError: the owner is alive
-        # The owner may not have locked it yet.
+        # The owner may not have locked it yet: then its process is alive.
         return process_state(int(name[2])) in ("", "Z")
     finally:
         os.close(held)

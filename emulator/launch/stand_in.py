@@ -1,11 +1,11 @@
-"""The program that mpirun starts for each rank on this host: it stands in for a rank of the fork server.
+"""The program that mpirun starts in place of each rank that the fork server of this host forks.
 
     python -I -S stand_in.py SOCKET COMMAND
 
 It sends its environment and streams to the fork server (launch.forkserver), passes signals on to the rank,
-and ends with the rank's status. The rank ends when it does, even by SIGKILL. Without a server, as on another
-host of an allocation, or with an environment too large for a message, it becomes COMMAND itself. It imports
-only built-in modules: every rank pays for its start, 12 ms.
+and ends with the rank's status. The rank ends when it does, even by SIGKILL. Without a server (on another
+host of an allocation) or with an environment too large for a message, it executes COMMAND instead. It imports
+only built-in modules, because it delays the start of every rank: by 12 ms.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -29,7 +29,7 @@ def main() -> None:
         os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - no shell
 
     def pass_on(number: int, _: object) -> None:
-        # The server closes this socket when the rank has ended: the signal came too late.
+        # The server closes this socket when the rank has ended: then the signal is too late.
         try:  # noqa: SIM105 - contextlib would cost every rank its import
             server.send(bytes([number]))
         except OSError:
@@ -38,11 +38,11 @@ def main() -> None:
     for heeded in _PASSED_ON:
         _signal.signal(heeded, pass_on)
     try:
-        told = server.recv(4)
+        answer = server.recv(4)
     except OSError:
-        told = b""
+        answer = b""
     # No answer: the server was killed, and the kernel has killed its ranks.
-    status = int.from_bytes(told, sys.byteorder) if told else int(_signal.SIGKILL)
+    status = int.from_bytes(answer, sys.byteorder) if answer else int(_signal.SIGKILL)
     if os.WIFSIGNALED(status):
         for heeded in _PASSED_ON:
             _signal.signal(heeded, _signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Run a command as two processes: a child that works, and a supervisor that can exit without it.
+"""Run a command as two processes: a child that does the work, and a supervisor that can exit without it.
 
 A call into a dead mount may never return, and the kernel may be unable to end the process that made it.
 """
@@ -27,9 +27,9 @@ from emulator.launch.watch import Watchdog
 from emulator.units import show_seconds
 
 _SI_KERNEL = 0x80
-"""si_code of a signal from the terminal, which sends it to every process in its foreground."""
+"""si_code of a signal from the terminal, which sends it to all processes of the foreground group."""
 _EXIT_SECONDS = 2.0
-"""Seconds to wait for a child that was killed, or whose storage hangs: it may be unable to end."""
+"""Seconds to wait for a child that was killed or whose storage hangs: it may be unable to end."""
 _GIVE_UP = b"!"
 _STATUS = b"="
 """Prefix of a message whose next byte is the exit status of the finished command."""
@@ -40,10 +40,10 @@ FOR_PROGRAMS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", 
 
 
 def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
-    """Return in a child process, which does the work. This process ends as the child ends, or when it hangs.
+    """Fork, and return in the child, which does the work. The parent ends when the child ends or hangs.
 
-    Signals are passed on to the child. When this process ends, even by SIGKILL, so does the child.
-    `runs_a_program`: signals are for a program that the child runs; so they do not limit its time.
+    The parent passes signals on to the child. When it ends, even by SIGKILL, so does the child.
+    `runs_a_program`: signals are for a program that the child runs, so they do not start a deadline.
     """
     handled = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     if runs_a_program:
@@ -69,9 +69,9 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
 
 
 def tell_status(status: int) -> None:
-    """Tell the supervisor, if there is one, that the command is over.
+    """Tell the supervisor, if there is one, that the command has finished.
 
-    The process may still hang: it closes files of a storage that may not answer.
+    This process may still hang while it closes files of a storage that does not answer.
     """
     for pipe in _to_supervisor:
         _tell(pipe, _STATUS + bytes([status & 0xFF]))
@@ -89,7 +89,7 @@ def _tell(pipe: int, word: bytes) -> None:
 def interruptible() -> Iterator[None]:
     """Have SIGINT raise KeyboardInterrupt during the body. Outside of it, SIGINT ends the process at once.
 
-    Where it is ignored, or has the handler of a program that calls feedrate, it stays so.
+    If SIGINT is ignored, or handled by a program that calls feedrate, that stays so.
     """
     ours = signal.getsignal(signal.SIGINT) == signal.SIG_DFL
     if ours:
@@ -102,7 +102,7 @@ def interruptible() -> Iterator[None]:
 
 
 def _interrupted_once() -> Callable[[int, FrameType | None], None]:
-    """Return a handler of SIGINT that ignores a second one within 1 s, which the supervisor passed on."""
+    """Return a SIGINT handler that ignores a repetition within 1 s, as passed on by the supervisor."""
     last = -1.0
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -117,8 +117,7 @@ def _interrupted_once() -> Callable[[int, FrameType | None], None]:
 
 def _give_up(pipe: int, error: StorageError) -> None:
     """Report `error` and end. Tells the supervisor first: this process may be unable to end."""
-    with suppress(OSError, ValueError):
-        os.write(2, f"feedrate: error: {error}\n".encode(errors="replace"))
+    write_stderr(f"feedrate: error: {error}")
     let_go_of_output()
     _tell(pipe, _GIVE_UP)
     os._exit(error.exit_code)
@@ -127,34 +126,34 @@ def _give_up(pipe: int, error: StorageError) -> None:
 def _supervise(
     child: int, beats: int, handled: set[signal.Signals], timeout: float, heard: _Heard, *, ends: bool
 ) -> int:
-    """Wait for the `child`; its wait status, or -1 - exit status where it is left behind.
+    """Wait for `child`; return its wait status, or -1 - exit status if it cannot be ended.
 
-    `ends`: a signal tells it to end.
+    `ends`: a signal asks it to end.
     """
     told_to_end, before = False, time.monotonic()
     while True:
-        # Python's sigtimedwait, stopped and continued while it waits, returns a signal that was not sent.
+        # Do not wait in sigtimedwait: Python's returns a signal that was not sent after a stop and continue.
         select.select([beats] if heard.open else [], [], [], 0.25 if heard.open else 0.02)
-        found = signal.sigtimedwait(handled, 0)
+        received = signal.sigtimedwait(handled, 0)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             heard.listen(beats, heard.last, prolong=False)
             return status
         now = time.monotonic()
         if now - before > timeout / 2:
-            heard.last = now  # this process was stopped or got no core: the child may have been, too
+            heard.last = now  # this process was stopped or got no CPU: so may have been the child
         before = now
-        if found is not None and found.si_signo != signal.SIGCHLD:
-            if found.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
-                os.kill(child, found.si_signo)
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            if received.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
+                os.kill(child, received.si_signo)
             if ends and not told_to_end:
-                # The time to end counts from here; heartbeats prolong it no more.
+                # The deadline for the end counts from here; heartbeats no longer extend it.
                 told_to_end, heard.last = True, now
         if heard.listen(beats, now, prolong=not told_to_end):
             _leave(child)
             return -1 - StorageError.exit_code
         silent = now - heard.last
-        # Storage that hung keeps the command from ending. Storage that works may be slow to close files.
+        # A hung storage will not let the command end. A working one may be slow to close files.
         patience = _EXIT_SECONDS if heard.status == StorageError.exit_code else timeout
         if heard.status is not None and silent > patience:
             _leave(child)
@@ -163,15 +162,15 @@ def _supervise(
             if process_state(child) in "Tt":  # stopped on purpose, by a debugger or job control
                 heard.last = now
                 continue
-            why = "did not end when it was told to" if told_to_end else "does not run any more"
+            why = "has not ended after a signal" if told_to_end else "has not reported"
             silence = show_seconds(timeout)
-            write_stderr(f"feedrate: error: the command {why}, for {silence}: the storage hangs?")
+            write_stderr(f"feedrate: error: the command {why} for {silence}: does the storage hang?")
             _leave(child)
             return -1 - StorageError.exit_code
 
 
 class _Heard:
-    """State that the child has reported through its pipe."""
+    """The state that the child has reported through its pipe."""
 
     def __init__(self, now: float) -> None:
         self.last = now
@@ -179,12 +178,12 @@ class _Heard:
         self.alive = False
         """True after the first heartbeat."""
         self.open = True
-        """False once the pipe's other end is closed."""
+        """False once the write end of the pipe is closed."""
         self.status: int | None = None
         """Exit status of the command; None while it works."""
 
     def listen(self, pipe: int, now: float, *, prolong: bool) -> bool:
-        """Read the pipe; True if the child gives up. With `prolong` a heartbeat is a sign of life."""
+        """Read the pipe; return True if the child gives up. With `prolong` a heartbeat is a sign of life."""
         word = b""
         with suppress(BlockingIOError):
             word = os.read(pipe, 4096)
@@ -215,11 +214,11 @@ def _leave(child: int) -> None:
         if os.waitpid(child, os.WNOHANG)[0]:
             return
         time.sleep(0.02)
-    write_stderr(f"feedrate: process {child} is left behind: it ends when the storage answers")
+    write_stderr(f"feedrate: process {child} is left behind: it cannot end until the storage answers")
 
 
 def end_by(number: int) -> None:
-    """End this process by signal `number`, without a core file; return if that does not end it."""
+    """End this process with signal `number`, without a core file; return if that does not end it."""
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if number != signal.SIGKILL:
@@ -229,7 +228,7 @@ def end_by(number: int) -> None:
 
 
 def _exit_as(status: int, child: int, *, over: bool) -> None:
-    """End this process with the child's status or signal; `over`: its command was over by then."""
+    """End this process with the child's status or signal; `over`: its command had finished before."""
     if status < 0:
         os._exit(-1 - status)
     if os.WIFSIGNALED(status):

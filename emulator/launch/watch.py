@@ -31,23 +31,14 @@ OPTION = "--storage-timeout"
 DEFAULT_TIMEOUT = 30.0
 
 _MOST_PATIENCE = 10.0
-"""Longest time of a call that syncs while the storage moves data, as a multiple of the timeout."""
+"""Limit of a call that syncs while the storage moves data, as a multiple of the timeout."""
 UNWATCHED = "briefly"
 """Name of threads that the watchdog ignores, because nothing waits for them."""
-_LONG_CALLS = frozenset(
-    (
-        "fsync",
-        "fdatasync",
-        "sync",
-        "syncfs",
-        "close",
-        "munmap",
-        "unlink",
-        "truncate",
-        "ftruncate",
-        "fallocate",
-    )
-)
+_LONG_CALLS = {
+    *("fsync", "fdatasync", "sync", "syncfs", "close", "munmap"),
+    *("unlink", "truncate", "ftruncate", "fallocate"),
+}
+"""Calls that may sync data, and so last longer."""
 _MOVING = 1e6
 """Lowest rate in bytes/s that counts as moving data."""
 _STALL = re.compile(r"loader\.stall_timeout=(.+)")
@@ -56,7 +47,7 @@ _STALL = re.compile(r"loader\.stall_timeout=(.+)")
 def storage_timeout(words: Sequence[str] = ()) -> float:
     """Return the time limit in seconds of a call into the storage, from the command line `words`.
 
-    Raises SpecError. A longer stall_timeout of a loader applies to calls, too.
+    A loader's longer stall_timeout applies to calls, too. Raises SpecError.
     """
     given, stall = "", ""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
@@ -77,7 +68,7 @@ def storage_timeout(words: Sequence[str] = ()) -> float:
 
 
 class Watchdog:
-    """A thread that checks all others for hangs in the storage, and shows that the process runs."""
+    """A thread that checks all others for hangs in the storage, and sends heartbeats."""
 
     def __init__(
         self,
@@ -93,7 +84,7 @@ class Watchdog:
         self._files = open_files()
         """Paths of files that are or were open, by descriptor."""
         self._moved: dict[str, tuple[int, float, float]] = {}
-        """Bytes moved, time of that reading, and time when data last moved, by mount."""
+        """Bytes moved, time of that reading, and last time when data moved, by mount."""
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def _run(self) -> None:
@@ -116,7 +107,7 @@ class Watchdog:
         seen, self._seen = self._seen, {}
         self._files.update(open_files())
         for thread in threading.enumerate():
-            # After a fork, threading still has the parent's number for the main thread (until Python 3.12).
+            # Until Python 3.12, threading keeps the parent's number of the main thread after a fork.
             number = os.getpid() if thread is threading.main_thread() else thread.native_id
             if number is None or thread.name == UNWATCHED or thread is threading.current_thread():
                 continue
@@ -159,16 +150,16 @@ def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
 
 
 LAST_WORDS_SECONDS = 1.5
-"""Seconds that the first rank to fail has to say why, before a later one ends them all.
+"""Seconds for the first rank that fails to report why, before a later one ends all ranks.
 
-The first may also be on a host that is cut off: then another one that misses it has them.
+If the first is on a host that has lost its network, a rank that notices its absence reports it in this time.
 """
 REASON = "reason"
 """Name of the file in the scratch folder with the exit status of the first rank to fail, and its reason."""
 
 
 def watch_rank(rank: int, timeout: float) -> None:
-    """Watch this process, a rank, and write heartbeats for feedrate's launcher, if there is one.
+    """Watch this process, which is a rank, and write heartbeats for feedrate's launcher, if there is one.
 
     The rank ends with the process that started it.
     """
@@ -181,7 +172,7 @@ def watch_rank(rank: int, timeout: float) -> None:
             file = os.open(Path(scratch) / f"rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
             def beat() -> object:
-                # CLOCK_MONOTONIC: one for all processes of a host, and the wall clock may be set.
+                # CLOCK_MONOTONIC is the same for all processes of a host, and nobody sets it.
                 return os.pwrite(file, f"{os.getpid()} {time.monotonic():020.3f} {host}\n".encode(), 0)
 
             beat()
@@ -204,7 +195,7 @@ def at_each_beat(action: Callable[[], object]) -> None:
 
 
 def watch_worker(hung: Callable[[StorageError], object]) -> None:
-    """Watch this process, a worker of a rank's loader; `hung` as in Watchdog. It ends when its rank does."""
+    """Watch this process, a worker of a rank's loader, and end it with its rank; `hung` as in Watchdog."""
     # The kernel's death signal does not help: a worker's parent is the fork server, which outlives its rank.
     rank = multiprocessing.parent_process()
 
@@ -218,10 +209,10 @@ def watch_worker(hung: Callable[[StorageError], object]) -> None:
 
 
 def end_rank(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bool = False) -> None:
-    """Report `error`, and end this process, rank `rank`, and through MPI all others. From any thread.
+    """Report `error`, end this process, which is rank `rank`, and end all others through MPI.
 
-    Quiet if another rank has ended the run before, unless `aloud`. `witness`: the error is another rank's,
-    which cannot report it.
+    Any thread may call it. It prints nothing if another rank has ended the run before, unless `aloud`.
+    `witness`: the error is that of another rank, which cannot report it.
     """
     line = str(error) if witness else f"rank {rank} on {socket.gethostname()}: {error}"
     first = [end_with(line, error.exit_code)]
@@ -244,15 +235,18 @@ _before_end: list[Callable[[str], bool]] = []
 
 
 def before_end(action: Callable[[str], bool]) -> None:
-    """Have `action(reason)` called before this rank ends because of a hang; it has a second.
+    """Have `action(reason)` called before this rank ends because of a hang, with a time limit of 1 s.
 
-    It returns False if another rank has given a reason before, on any host: then this rank is quiet.
+    It returns False if another rank of any host has reported a reason before: then this rank prints nothing.
     """
     _before_end.append(action)
 
 
 def end_with(line: str, code: int) -> bool:
-    """Tell the launcher why the run ends, and with which exit status; False if another rank has done so."""
+    """Report to the launcher why the run ends; return False if another rank has done so.
+
+    `code` is the exit status.
+    """
     scratch = os.environ.get(SCRATCH_VARIABLE, "")
     try:
         if scratch:
@@ -261,12 +255,12 @@ def end_with(line: str, code: int) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        return True
+        pass  # without a launcher's file, this rank reports
     return True
 
 
 def told_why(folder: Path) -> tuple[int, str] | None:
-    """Return the exit status and the reason that a rank gave by `end_with`; None if none has."""
+    """Return the exit status and the reason that a rank reported by `end_with`; None if none has."""
     try:
         code, _, line = (folder / REASON).read_text(encoding="utf-8").partition(" ")
         return int(code), line

@@ -158,7 +158,7 @@ def test_ranks_that_cannot_write_their_own_files_end_the_run_and_no_old_result_i
         env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, 100 << 10)),
     )  # fmt: skip
-    assert done.returncode == 6 and "ended without a word: see ulimit -a" in done.stderr, done.stderr
+    assert done.returncode == 6 and "ended without an error: see ulimit -a" in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) < 6 and "kept what was measured" not in done.stderr, done.stderr
     assert read_result(tmp_path / "out").status == "complete"
 
