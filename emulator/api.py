@@ -70,7 +70,7 @@ COLUMNS = (
 )
 """Columns of `Result.table`: fields of Point, in its units."""
 Place = str | os.PathLike[str]
-"""A folder, a file, or for datasets also an s3:// URL."""
+"""A folder or a file; for datasets also an s3:// URL."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ class Result:
     """The content of one OUT folder."""
 
     run: RunResult
-    """Everything about it, as run.json has it; results/README.md explains each field."""
+    """The content of run.json, whose fields results/README.md explains."""
     log: Callable[[], Steps] = field(default=lambda: np.zeros(0, dtype=STEP), repr=False)
-    """Gives `steps`."""
+    """Reads `steps`."""
     seconds: Callable[[], HostRows] = field(default=lambda: np.zeros(0, dtype=HOST), repr=False)
-    """Gives `hosts`."""
+    """Reads `hosts`."""
 
     @cached_property
     def steps(self) -> Steps:
-        """Every step of every rank, as a structured array, read when first asked for; may be empty.
+        """Every step of every rank, as a structured array, which is read on first use; may be empty.
 
         Raises StorageError, SpecError.
         """
@@ -102,12 +102,12 @@ class Result:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The process counts that were run, in the order in which they were."""
+        """The points of the process counts that were run, in that order."""
         return self.run.points
 
     @property
     def knee(self) -> Knee | None:
-        """None: there are no two counts."""
+        """The knee; None if there are no two counts."""
         return self.run.knee
 
     @property
@@ -117,12 +117,12 @@ class Result:
 
     @property
     def table(self) -> NDArray[np.void]:
-        """One row a point, shape (points,), with the fields COLUMNS."""
+        """One row per point, shape (points,), with the fields COLUMNS."""
         rows = [tuple(getattr(point, name) for name, _ in COLUMNS) for point in self.points]
         return np.array(rows, dtype=list(COLUMNS))
 
     def _repr_markdown_(self) -> str:
-        """Show title, answer and tables in a notebook."""
+        """Return title, answer and tables for a notebook."""
         tables = [markdown(table) for table in kind_of(self.run).tables(self.run) if not table.detail]
         return "\n\n".join([f"**{title(self.run)}**", self.answer, *tables])
 
@@ -135,30 +135,30 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """A name such as `throughput`."""
+        """Name of the figure, such as `throughput`."""
         return self.figure.name
 
     @property
     def svg(self) -> str:
-        """The drawing. Raises MissingError without feedrate[report]."""
+        """The drawing as SVG. Raises MissingError without feedrate[report]."""
         return svg(self.figure)
 
     def _repr_svg_(self) -> str:
         return self.svg
 
     def save(self, path: Place) -> None:
-        """Write it as a file that ends in .svg or .png. Raises StorageError, MissingError."""
+        """Write the figure to a file that ends in .svg or .png. Raises StorageError, MissingError."""
         file = Path(path)
         write_picture([self.figure], file, file.suffix.removeprefix("."), heading="")
 
 
 def read(out: Place) -> Result:
-    """The result in the folder OUT, also of a run that was cut off. Raises StorageError, SpecError."""
+    """Return the result in the folder OUT, also of a run that was cut off. Raises StorageError, SpecError."""
     return Result(recovered(Path(out)), partial(read_steps, Path(out)), partial(read_hosts, Path(out)))
 
 
 def figures(result: Result | RunResult) -> list[Picture]:
-    """The figures of a result, the one that answers the question first."""
+    """Return the figures of a result, with the one that answers the question first."""
     if isinstance(result, Result):
         found = (*kind_of(result.run).figures(result.run), *hosts_over_time(result.run, result.hosts))
     else:
@@ -175,10 +175,10 @@ def generate(
     settings: Sequence[str] = (),
     how: Filling | None = None,
 ) -> Filled:
-    """Make a dataset, or what is missing of it, in a folder or at an s3:// URL, from this process.
+    """Make a dataset, or its missing files, in a folder or at an s3:// URL, from this process.
 
-    `recipe` is a name or a file, `files` the recipe's number unless given, `settings` words like those of
-    --set. Raises SpecError, DatasetError, StorageError.
+    `recipe` is a name or a file; `files` defaults to the recipe's number; `settings` are values of --set.
+    Raises SpecError, DatasetError, StorageError.
     """
     spec = load_recipe(recipe, list(settings))
     plan = DatasetPlan(recipe=spec, seed=seed, files=files or spec.files)
@@ -188,7 +188,7 @@ def generate(
 
 
 def verify(place: Place, how: Checking | None = None) -> Checked:
-    """Compare a dataset with its manifest. Raises DatasetError when there is none, StorageError."""
+    """Compare a dataset with its manifest. Raises DatasetError if there is none, StorageError."""
     checked = check(parse_place(os.fspath(place)), Comm(), how)
     assert checked is not None
     return checked
@@ -205,10 +205,10 @@ def run(dataset: Place, workload: str, ranks: int, *, out: Place, **options: obj
 
 
 def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **options: object) -> Result:
-    """Look for the knee up to `ranks` ranks, which mpirun starts on this machine.
+    """Search for the knee up to `ranks` ranks, which mpirun starts on this machine.
 
     `options` are those of `feedrate sweep`, as in `run`: counts="1,2,4", budget="10min", precision=0.1. A
-    sweep whose knee is not identifiable is a result, too: see `Result.knee`. Raises FeedrateError.
+    sweep whose knee is not identifiable is also a result: see `Result.knee`. Raises FeedrateError.
     """
     return _measured("sweep", dataset, workload, ranks, Path(out), options)
 
@@ -216,8 +216,8 @@ def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **optio
 def _measured(
     verb: str, dataset: Place, workload: str, ranks: int, out: Path, options: Mapping[str, object]
 ) -> Result:
-    """Start `feedrate VERB` as ranks, and read what they kept."""
-    read_manifest(parse_place(os.fspath(dataset)))  # what can be seen from here is an exception
+    """Run `feedrate VERB` with ranks, and read its result."""
+    read_manifest(parse_place(os.fspath(dataset)))  # a bad dataset raises its exception here
     words = [verb, os.fspath(dataset), *_words({"workload": workload, "out": out, **options})]
     loader = str(options.get("loader", "torch"))
     status = launch(ranks, words, out, Preload(rank_server, [sweep_ranks], loader))
@@ -227,7 +227,7 @@ def _measured(
 
 
 def _words(options: Mapping[str, object]) -> list[str]:
-    """Options with underscores as words of a command line."""
+    """Return options with underscores as words of a command line."""
     words = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
@@ -241,7 +241,7 @@ def _words(options: Mapping[str, object]) -> list[str]:
 
 @contextmanager
 def _ending(what: str, out: Path) -> Iterator[None]:
-    """Raise RankError where a measurement ends with a status that only a command would show."""
+    """Raise RankError if a measurement ends with an exit status."""
     try:
         yield
     except Quiet as end:
@@ -249,7 +249,7 @@ def _ending(what: str, out: Path) -> Iterator[None]:
 
 
 def baseline(folder: Place, *, out: Place, force: bool = False, **options: Any) -> Result:
-    """Measure the storage's own limits below `folder` by fio, on this host.
+    """Measure the storage's own limits below `folder` with fio, on this host.
 
     `options` are those of `plugins.baseline.fio_plan.fio_plan`: suite="mixed", quick=True, depths=(1, 32),
     seconds=5.0. Call it in the main thread. Raises FeedrateError.
@@ -258,7 +258,7 @@ def baseline(folder: Place, *, out: Place, force: bool = False, **options: Any) 
     from emulator.plugins.baseline.fio_plan import fio_plan
 
     plan = fio_plan(Path(folder), Path(out), **options)
-    plan.checked(1)  # what can be seen from here is an exception
+    plan.checked(1)  # a bad plan raises its exception here
     check_out(plan.out, force)
     with _ending("the baseline", plan.out):
         measure(plan, Comm(), force=force)
@@ -306,10 +306,10 @@ def record(
     check: bool = True,
     force: bool = False,
 ) -> Written:
-    """Run a PyTorch job unchanged, and write down how it reads and what a step takes.
+    """Run a PyTorch job unchanged, and record its reads and the time of its steps.
 
     The arguments are the options of `feedrate record`; with `check` a replay follows the job. The job's exit
-    status is `observation.status`. Around a loop of this process there is `plugins.recorder.recording`. Call
+    status is `observation.status`. To record a loop of this process, use `plugins.recorder.recording`. Call
     it in the main thread. Raises SpecError, StorageError, LaunchError.
     """
     from emulator.plugins.recorder.record import record_job
@@ -329,11 +329,10 @@ def record(
 def report(
     out: Place, *, baselines: Sequence[Place] = (), systems: Sequence[str] = (), rules: str = ""
 ) -> Report:
-    """A result with what stands beside it: baselines of the same storage, systems by name or file.
+    """Return a result with its comparisons: baselines of the same storage, systems by name or file.
 
-    `out` may be a folder of results; a table says which of its runs are a valid set by `rules`.
-    `Report.write` makes the page, pictures and files that `feedrate report` writes. Raises StorageError,
-    SpecError.
+    `out` may be a folder of results; a table shows which of its runs are a valid set by `rules`.
+    `Report.write` writes the page, pictures and files of `feedrate report`. Raises StorageError, SpecError.
     """
     from emulator.plugins.page import page
 
@@ -341,9 +340,9 @@ def report(
 
 
 def compare(outs: Sequence[Place], *, references: Sequence[str] = (), match: str = "") -> Comparison:
-    """Results beside each other and beside published ones: tables by name or CSV file, or `all`.
+    """Compare results with each other and with published ones: tables by name or CSV file, or `all`.
 
-    `match` keeps published systems whose name has its words. Raises StorageError, SpecError.
+    `match` selects published systems whose name has its words. Raises StorageError, SpecError.
     """
     from emulator.plugins.page import compare as comparing
 
@@ -360,12 +359,11 @@ def simulate(
     settings: Sequence[str] = (),
     out: Place | None = None,
 ) -> Result:
-    """A sweep in virtual time, as `feedrate simulate` runs it: no byte is read.
+    """Run a sweep in virtual time, as `feedrate simulate` does, without reading a byte.
 
-    `workload` and `system` are names or files, `settings` words like those of --set. With `out` the result is
-    kept in that folder. Raises SpecError, StorageError, MissingError without feedrate[sim].
+    `workload` and `system` are names or files, `settings` values of --set. With `out` the result is stored in
+    that folder. Raises SpecError, StorageError, MissingError without feedrate[sim].
     """
-    # Here: a plug-in is imported by what uses it.
     from emulator.plugins.systems.simulate import simulate as sweep_in_virtual_time
     from emulator.plugins.systems.system import load_system, on_hosts
 

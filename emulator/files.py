@@ -1,10 +1,10 @@
 """Files that appear atomically: written under a temporary name, synced, renamed.
 
 The temporary file is in the same folder. Its name has a random part and it is opened with O_EXCL, so that
-no other user can put a link in its place and two writers never share it, on one host or on two. It is removed
-on any error; only a killed process leaves one, and its name says which process that was.
+no other user can put a link in its place and two writers never share it, even on different hosts. It is
+removed on any error; only a killed process leaves one, and the name identifies that process.
 
-A `Lock` keeps other processes out of a folder.
+A `Lock` excludes other processes from a folder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def written_by(name: str) -> tuple[str, str, int] | None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` when the body ends without an error.
 
-    A device or a pipe is written to, not replaced: root would otherwise turn /dev/null into a file. Raises
+    A device or a pipe is opened instead: root would otherwise turn /dev/null into a file. Raises
     StorageError, also for an OSError of the body.
     """
     if _is_special(path):
@@ -81,7 +81,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_special(path: Path) -> bool:
-    """True for what is there and is neither a file nor a folder, also through links (/dev/stdout)."""
+    """Return True if `path` exists, or its target does, and is neither a file nor a folder (/dev/stdout)."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -90,13 +90,13 @@ def _is_special(path: Path) -> bool:
 
 
 SCRATCH_VARIABLE = "FEEDRATE_SCRATCH"
-"""Environment variable: a folder in memory that the launcher shares with its ranks and removes."""
+"""Environment variable with a folder in memory that the launcher shares with its ranks and removes."""
 PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
-"""Environment variable: prefix of the semaphores between a rank and its workers (loader.torch)."""
+"""Environment variable with the prefix of semaphores between a rank and its workers (loader.torch)."""
 
 
 def memory_folder() -> str | None:
-    """Return a folder whose files are in memory; None, which is tempfile's default, when there is none."""
+    """Return a folder whose files are in memory; None, which is tempfile's default, if there is none."""
     shared = os.environ.get(SCRATCH_VARIABLE)
     return shared or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
@@ -104,25 +104,25 @@ def memory_folder() -> str | None:
 def write_whole(path: Path, content: bytes | str) -> None:
     """Replace the file `path` by `content`; text is written as UTF-8. Raises StorageError.
 
-    Surrogates, which stand for the bytes of a file name that is not UTF-8, are escaped as in JSON: reading
-    the JSON gives them back.
+    Surrogates, which represent the bytes of a file name that is not UTF-8, are escaped as in JSON, so that
+    reading the JSON restores them.
     """
     with replacing(path) as file:
         file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open the regular file `path` for reading. Raises OSError for a pipe, which could block for ever."""
+    """Open the regular file `path` for reading. Raises OSError for a pipe, which could block forever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         os.close(descriptor)
         folder = stat.S_ISDIR(mode)
-        raise OSError(errno.EISDIR if folder else errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EISDIR if folder else errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
 def require_writable(path: Path) -> None:
-    """Raise StorageError unless the file `path` can be written: it is better known before the work."""
+    """Raise StorageError if the file `path` cannot be written, before any work is done for it."""
     probe = temporary_name(path)
     with storage_errors(f"cannot write {path}"):
         try:
@@ -153,14 +153,14 @@ def sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The process that holds a lock, as recorded in the lock."""
+    """The process that holds a lock, as its file records it."""
 
     host: str
     pid: int
     started: int = 0
-    """Start of the process in clock ticks since boot: process numbers are reused."""
+    """Start of the process in clock ticks since boot, because process IDs are reused."""
     nonce: str = ""
-    """Random, so that no two holders are equal."""
+    """Random text, so that no two holders are equal."""
 
     @classmethod
     def me(cls) -> Owner:
@@ -170,14 +170,14 @@ class Owner:
 
     @classmethod
     def read(cls, data: bytes) -> Owner | None:
-        """Parse the content of a lock; None when it is not one of feedrate's."""
+        """Parse the content of a lock; None if it is not feedrate's."""
         try:
-            found = json.loads(data)
-            known = {name: found[name] for name in ("host", "pid", "started", "nonce")}
+            table = json.loads(data)
+            known = {name: table[name] for name in ("host", "pid", "started", "nonce")}
         except (ValueError, RecursionError, KeyError, TypeError):
             return None
         types = {"host": str, "pid": int, "started": int, "nonce": str}
-        if found.get("feedrate") != "lock" or any(type(known[name]) is not types[name] for name in types):
+        if table.get("feedrate") != "lock" or any(type(known[name]) is not types[name] for name in types):
             return None
         return cls(**known)
 
@@ -187,7 +187,7 @@ class Owner:
 
     @property
     def gone(self) -> bool:
-        """True when it was a process of this host and has ended; False for processes of other hosts."""
+        """True if the process was on this host and has ended; False for processes of other hosts."""
         return self.host == socket.gethostname() and _start(self.pid) != self.started
 
     def __str__(self) -> str:
@@ -195,7 +195,7 @@ class Owner:
 
 
 def _start(pid: int) -> int:
-    """Return the start of a process in clock ticks since boot; 0 when there is no such process."""
+    """Return the start of a process in clock ticks since boot; 0 if there is no such process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
@@ -203,7 +203,7 @@ def _start(pid: int) -> int:
 
 
 def in_use(path: Path) -> str:
-    """Say who holds the lock in the file `path`; empty if no holder is seen. Raises OSError."""
+    """Return who holds the lock in the file `path`, as text; empty if nobody does. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -220,21 +220,20 @@ def in_use(path: Path) -> str:
 
 
 class Lock:
-    """A file that names its holder and is locked until `release`. A lock left by a killed process is taken
-    over.
+    """A file that names its holder and is locked until `release`. The lock of a killed process is taken over.
 
-    On a file system without locks the content decides: then the user has to remove a lock that a killed
-    process of another host left.
+    On a file system without locks the content decides: the user has to remove the lock of a killed process of
+    another host.
     """
 
     def __init__(self, path: Path) -> None:
         """Make the file and its folder, and lock it.
 
-        Raises BlockingIOError saying who holds it, FileExistsError when the file is not a lock, OSError.
+        Raises BlockingIOError that names the holder, FileExistsError if the file is not a lock, OSError.
         """
         self.path = path
         self.before: Owner | None = None
-        """The process that left the lock behind."""
+        """The killed process whose lock this one took over."""
         while True:
             path.parent.mkdir(exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -244,7 +243,7 @@ class Lock:
             os.close(self._descriptor)
 
     def _taken(self) -> bool:
-        """Lock the open file; False when its last holder has removed it. Raises as __init__ does."""
+        """Lock the open file; return False if its last holder has removed it. Raises as __init__ does."""
         try:
             locks = True
             try:
@@ -257,9 +256,9 @@ class Lock:
                 locks = False
             if not os.fstat(self._descriptor).st_nlink:
                 return False
-            found = os.pread(self._descriptor, BLOCK, 0).strip(b"\0")  # a power cut may leave zeros
-            self.before = Owner.read(found)
-            if found and self.before is None:
+            content = os.pread(self._descriptor, BLOCK, 0).strip(b"\0")  # a power cut may leave zeros
+            self.before = Owner.read(content)
+            if content and self.before is None:
                 raise FileExistsError(errno.EEXIST, "it is no lock of feedrate; move it away", str(self.path))
             if self.before and not locks and not self.before.gone:
                 raise BlockingIOError(
@@ -268,7 +267,7 @@ class Lock:
             line = Owner.me().line()
             os.pwrite(self._descriptor, line, 0)
             os.ftruncate(self._descriptor, len(line))
-            os.fsync(self._descriptor)  # after a power cut it still says whose temporary files may go
+            os.fsync(self._descriptor)  # after a power cut it still names the owner of temporary files
         except BaseException:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -277,7 +276,7 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """True until release."""
+        """True until `release`."""
         return self._descriptor >= 0
 
     def release(self, *, remove: bool = False) -> None:
@@ -307,23 +306,23 @@ class Lock:
 
 
 BLOCK = 4096
-"""Largest number of bytes of a lock to read."""
+"""Most bytes of a lock to read."""
 
 
 class RecordFile:
     """Appends records of `unit` bytes to a file. Each append is one write, so that threads may share it."""
 
     def __init__(self, path: Path, unit: int) -> None:
-        """Open or make the file and cut off a torn last record. Raises OSError."""
+        """Open or make the file and truncate an incomplete last record. Raises OSError."""
         self._descriptor = os.open(path, _APPENDED, 0o666)
         size = os.fstat(self._descriptor).st_size
         if size % unit:
             os.ftruncate(self._descriptor, size - size % unit)
 
     def append(self, records: bytes) -> None:
-        """Write records to the page cache: they outlive this process but not a power cut. Raises OSError."""
+        """Write records to the page cache, where they survive this process but not a power cut."""
         left = memoryview(records)
-        while left:  # a short write means a full disk; the next write says so
+        while left:  # a short write means a full disk, and the next write raises the error
             left = left[os.write(self._descriptor, left) :]
 
     def sync(self) -> None:
@@ -331,7 +330,7 @@ class RecordFile:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file. A second call does nothing. Raises OSError, on some file systems only here."""
+        """Close the file; a second call does nothing. Raises OSError, on some file systems only here."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

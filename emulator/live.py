@@ -1,9 +1,9 @@
 """Messages and progress of a command while it works, and its answer for programs.
 
 One process of a command prints: on a terminal a view that is redrawn, elsewhere a line every few seconds, for
-programs a JSON object a second, or nothing. Rank 0 of feedrate's own launcher writes messages and progress to
-a file in the scratch folder instead, and the launcher shows them: it has the terminal, and drawing costs no
-rank any CPU.
+programs a JSON object a second, or nothing. Rank 0 under feedrate's own launcher writes messages and progress
+to a file in the scratch folder instead, and the launcher, which has the terminal, shows them without using a
+rank's CPU.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from emulator.files import SCRATCH_VARIABLE
 from emulator.units import show_rate, show_seconds
 
 _LINE_SECONDS = 5.0
-"""Seconds between two lines of progress when there is no terminal."""
+"""Seconds between two lines of progress if there is no terminal."""
 SHARED = "live"
 """Name of the file in the scratch folder that rank 0 writes for its launcher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """Progress of a command. Fields are None when they are not known or do not apply."""
+    """Progress of a command. Fields are None if they are unknown or do not apply."""
 
     verb: str
     """The command: `sweep`."""
@@ -43,9 +43,9 @@ class Now:
     part: int | None = None
     """Number of the present part, from 1 on; for files, the number done."""
     parts: int | None = None
-    """Number of parts in all."""
+    """Total number of parts."""
     about: bool = False
-    """True when the next measurement may change `parts` and `eta_seconds`."""
+    """True if the next measurement may change `parts` and `eta_seconds`."""
     share: float | None = None
     """Share of the whole that is done (0 to 1)."""
     seconds: float = 0.0
@@ -53,7 +53,7 @@ class Now:
     eta_seconds: float | None = None
     """Estimated seconds until the whole is done."""
     bytes_per_second: float | None = None
-    """Present rate of all ranks; with many ranks scaled up from some of them."""
+    """Present rate of all ranks; with many ranks, scaled up from some of them."""
     au: float | None = None
     """Present accelerator utilisation (0 to 1) of the same ranks."""
     limit: str = ""
@@ -61,35 +61,35 @@ class Now:
     knee: tuple[float, float, float] | None = None
     """Quantiles of the present knee: 2.5 %, 50 %, 97.5 %."""
     curve: tuple[tuple[int, float, float], ...] = ()
-    """Finished runs: processes, bytes/s, and the bytes/s at which none of them would wait."""
+    """Finished runs: processes, bytes/s, and the bytes/s at which no process would wait."""
 
     @property
     def counted(self) -> str:
-        """`run 3 of about 12`; empty when nothing is counted."""
+        """Number of the present part, such as `run 3 of about 12`; empty if parts are not counted."""
         if self.part is None or not self.parts:
             return ""
         return f"{self.unit} {self.part:,} of {'about ' if self.about else ''}{self.parts:,}"
 
     def facts(self) -> list[str]:
-        """Return the activity and the measurements, a few words each."""
-        found = [self.doing]
+        """Return the activity and the measurements, in a few words each."""
+        facts = [self.doing]
         if self.bytes_per_second is not None:
-            found.append(show_rate(self.bytes_per_second))
+            facts.append(show_rate(self.bytes_per_second))
         if self.au is not None:
-            found.append(f"AU {100 * self.au:.0f} %")
+            facts.append(f"AU {100 * self.au:.0f} %")
         if self.limit:
-            found.append(f"limit: {self.limit}")
+            facts.append(f"limit: {self.limit}")
         if self.knee is not None:
             low, middle, high = self.knee
-            found.append(f"knee {middle:.3g} ({low:.3g} to {high:.3g})")
-        return found
+            facts.append(f"knee {middle:.3g} ({low:.3g} to {high:.3g})")
+        return facts
 
     def line(self) -> str:
         """Return progress as one line."""
-        found = [self.counted, *self.facts()] if self.counted else self.facts()
+        facts = [self.counted, *self.facts()] if self.counted else self.facts()
         if self.eta_seconds is not None and math.isfinite(self.eta_seconds):
-            found.append(f"{'about ' if self.about else ''}{show_seconds(self.eta_seconds)} left")
-        return ", ".join(found)
+            facts.append(f"{'about ' if self.about else ''}{show_seconds(self.eta_seconds)} left")
+        return ", ".join(facts)
 
     def as_json(self) -> str:
         """Return one line of JSON, keyed by field name."""
@@ -97,7 +97,7 @@ class Now:
 
 
 def finite(value: Any) -> Any:
-    """Return a tree of plain values with null in place of numbers that are not finite."""
+    """Return a tree of plain values with None in place of numbers that are not finite."""
     if isinstance(value, dict):
         return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -106,7 +106,7 @@ def finite(value: Any) -> Any:
 
 
 def from_json(table: dict[str, Any]) -> Now:
-    """Return the Now of a table of its fields."""
+    """Make a Now from a table of its fields."""
     known = {field.name: table[field.name] for field in fields(Now) if field.name in table}
     for name in ("knee", "curve"):
         if known.get(name) is not None:
@@ -115,16 +115,16 @@ def from_json(table: dict[str, Any]) -> Now:
 
 
 class View:
-    """Shows messages and progress; this one shows nothing: for --quiet, and for ranks after the first."""
+    """Shows messages and progress. This base class shows nothing, for --quiet and all ranks but the first."""
 
     every = _LINE_SECONDS
     """Seconds between two calls of `show`."""
 
     def say(self, line: str) -> None:
-        """Print a message that stays."""
+        """Print a message."""
 
     def show(self, now: Now) -> None:
-        """Show progress, in place of what was shown before."""
+        """Show progress, in place of the earlier progress."""
 
     def close(self) -> None:
         """End the view. A second call does nothing."""
@@ -181,7 +181,7 @@ class Shared(View):
 
 
 class Follower:
-    """Shows in the launcher what rank 0 wrote through `Shared`."""
+    """Shows, in the launcher, the messages and progress that rank 0 writes with `Shared`."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SHARED
@@ -191,13 +191,13 @@ class Follower:
         self._at = self._due = 0.0
 
     def follow(self) -> None:
-        """Show what came since the last call, or the last progress with its times advanced. Never waits."""
+        """Show new messages, and the last progress with its times advanced. Never waits."""
         view = current()
         for line in self._lines():
             what = json.loads(line)
             if "say" in what:
                 view.say(what["say"])
-                self._latest = None  # what was under way before is over
+                self._latest = None  # the activity before the message has ended
             else:
                 self._latest, self._at = from_json(what["now"]), time.monotonic()
         now = time.monotonic()
@@ -227,15 +227,15 @@ def later(now: Now, seconds: float) -> Now:
 
 @dataclass
 class _Output:
-    """The output of this process; `speak` sets it."""
+    """The output of this process, which `speak` sets."""
 
     view: View | None = None
     terminal: Callable[[], View] | None = None
-    """Makes the view on a terminal, when it is first needed."""
+    """Makes the view on a terminal when it is first needed."""
     answers: TextIO | None = None
-    """The real stdout, when it is reserved for programs."""
+    """The real stdout, if it is reserved for programs."""
     json: bool = False
-    """True when the answer is printed as JSON."""
+    """True if the answer is printed as JSON."""
     quiet: bool = False
     verbose: bool = False
 
@@ -254,17 +254,17 @@ def speak(
 ) -> None:
     """Choose how this process prints from now on. `live` is `auto`, `lines`, `json`, `json:FILE` or `off`.
 
-    `rank` is None outside MPI; ranks after the first are silent. `terminal` makes the view that `auto` uses
-    on a terminal; otherwise it prints lines. When programs read stdout, everything for people goes to stderr.
-    Raises SpecError, StorageError.
+    `rank` is None outside MPI; ranks after the first are silent. `auto` uses the view that `terminal` makes
+    on a terminal, and prints lines elsewhere. If programs read stdout, messages go to stderr. Raises
+    SpecError, StorageError.
     """
     kind, _, name = live.partition(":")
     if kind not in ("auto", "lines", "json", "off") or (name and kind != "json"):
         raise SpecError(f"--live {live!r} is not known", "use auto, lines, json, json:FILE or off")
     _output.json, _output.quiet, _output.verbose = answer_json, quiet, verbose
-    own = sys.stdout
+    stdout = sys.stdout
     if (answer_json or (kind == "json" and not name)) and _output.answers is None:
-        _output.answers = own
+        _output.answers = stdout
         sys.stdout = sys.stderr
     scratch = os.environ.get(SCRATCH_VARIABLE)
     if rank:
@@ -275,7 +275,7 @@ def speak(
         with storage_errors("cannot write --live"):
             _output.view = Json(Path(name).open("w", encoding="utf-8"), quiet)  # noqa: SIM115  until the end
     elif kind == "json":
-        _output.view = Json(_output.answers or own, quiet)
+        _output.view = Json(_output.answers or stdout, quiet)
     elif kind == "off" or quiet:
         _output.view = View() if quiet else _Messages()
     elif kind == "auto" and sys.stderr.isatty() and rank is None:
@@ -293,7 +293,7 @@ def current() -> View:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Show nothing while the body runs."""
+    """Show nothing during the body."""
     before, _output.view = _output.view, View()
     try:
         yield
@@ -302,17 +302,17 @@ def silent() -> Iterator[None]:
 
 
 def for_programs() -> bool:
-    """True when the answer is printed as JSON."""
+    """Return True if the answer is printed as JSON."""
     return _output.json
 
 
 def quiet() -> bool:
-    """True when only the answer is printed."""
+    """Return True if only the answer is printed."""
     return _output.quiet
 
 
 def launched() -> bool:
-    """True in a rank of feedrate's own launcher, which prints the result itself."""
+    """Return True in a rank of feedrate's own launcher, which prints the result itself."""
     return isinstance(_output.view, Shared)
 
 
@@ -328,14 +328,14 @@ def detail(line: str) -> None:
 
 
 def answer(value: Any) -> None:
-    """Print the answer for programs: one line of JSON on stdout, with null for what is not finite."""
+    """Print the answer for programs: one line of JSON on stdout, with null for infinity and NaN."""
     stream = _output.answers or sys.stdout
     print(json.dumps(finite(value), ensure_ascii=False, allow_nan=False), file=stream, flush=True)
 
 
 @contextmanager
 def telling(now: Callable[[], Now]) -> Iterator[None]:
-    """Show `now()` from a thread while the body runs. `now` must not raise or wait."""
+    """Show `now()` from a thread during the body. `now` must not raise or wait."""
     view, over = current(), threading.Event()
 
     def tell() -> None:
@@ -343,7 +343,7 @@ def telling(now: Callable[[], Now]) -> Iterator[None]:
             view.show(now())
 
     thread = threading.Thread(target=tell, name="live", daemon=True)
-    if type(view) is not View:  # no thread where nothing is shown
+    if type(view) is not View:  # which would show nothing
         thread.start()
     try:
         yield

@@ -1,15 +1,14 @@
-"""The samples that each rank reads, their order and their steps: pure arithmetic.
+"""The samples that each rank reads, their order and their steps, as pure arithmetic.
 
 Random access: an epoch is a permutation of all samples that depends on (seed, epoch) and never on the number
-of ranks. Rank r takes batch number s x ranks + r of it in its step s. Whatever the number of ranks, the
-samples of an epoch are the head of the same order, each once.
+of ranks. Rank r takes batch number s x ranks + r of it in its step s. So an epoch reads the same samples in
+the same order for any number of ranks, each once, except for the tail.
 
 Sequential access, as in tf.data: the files of an epoch are shuffled, and their samples, in file order, form
-one sequence. Each rank has a stretch of it, all of the same length, and each stream of the rank has a part of
-that stretch. The rank takes one sample of each stream in turn into a shuffle buffer of B samples and draws
-the next sample out of it: storage sees the streams, the accelerator the draws. When sample k is drawn (from
-0), k + B samples have been read, or all of them. With fewer files than streams, ranks and streams begin
-within a file.
+one sequence. It is divided evenly among the ranks, and each rank's stretch among its streams. The rank takes
+one sample of each stream in turn into a shuffle buffer of B samples and draws the next sample from it: the
+storage sees the streams, the accelerator the draws. When sample k is drawn (from 0), k + B samples have been
+read, or all of them. With fewer files than streams, ranks and streams begin within a file.
 
 Both leave out only the tail that does not fill a step of all ranks.
 """
@@ -30,10 +29,10 @@ from emulator.errors import DatasetError
 from emulator.units import counted
 
 How = Literal["alone", "start", "on"]
-"""The bytes that a read takes.
+"""The bytes that a read fetches.
 
-alone: those of its samples. start and on: a stream reads whole blocks (or row groups), those that begin
-within the samples; at its start also the block in which the first sample lies.
+alone: those of its samples. start and on: the whole blocks (or row groups) of a stream that begin within the
+samples; at the start of the stream also the block that contains the first sample.
 """
 
 
@@ -49,17 +48,17 @@ class Read(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """The samples and reads of a step of one rank."""
+    """The samples and reads of one rank's step."""
 
     samples: int
-    """Samples that the accelerator gets."""
+    """Samples for the accelerator."""
     reads: tuple[Read, ...]
-    """Reads for them, without those of earlier steps."""
+    """Reads that these samples need in addition to those of earlier steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """The division of one epoch over `samples` samples among `ranks` ranks."""
+    """The division of one epoch among ranks."""
 
     samples: int
     """Samples in the dataset."""
@@ -88,17 +87,14 @@ class EpochPlan:
         return math.ceil(self.batch_size * self.ranks / self.samples_per_file)
 
     def require_a_step(self, command: str = "") -> None:
-        """Raise DatasetError if the dataset is too small for one step of all ranks.
-
-        `command` makes the missing files; empty if it is not known.
-        """
+        """Raise DatasetError if the dataset is too small for a step; `command` would extend it, if known."""
         if self.steps < 1:
             fits = self.samples // self.batch_size
             more = f"generate at least {counted(self.files_for_a_step, 'file')}"
             raise DatasetError(
                 f"{counted(self.samples, 'sample')} {'is' if self.samples == 1 else 'are'} too few for "
                 f"{counted(self.ranks, 'rank')} at batch size {self.batch_size}",
-                (f"`{command}` adds what is missing" if command else more)
+                (f"`{command}` adds the missing files" if command else more)
                 + (f", or use at most {counted(fits, 'rank')}" if fits else ""),
             )
 
@@ -115,10 +111,10 @@ def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int
 
 
 class EpochOrder:
-    """A permutation of 0 ... samples - 1; any part of it can be computed alone.
+    """A permutation of 0 ... samples - 1, of which any part can be computed alone.
 
-    The same for the same (samples, seed, epoch) on every machine. A Feistel network permutes all numbers of
-    as many bits; a result that is too large, at most every second one, is permuted again until it is not:
+    It is the same for the same (samples, seed, epoch) on every machine. A Feistel network permutes all
+    numbers of as many bits; a result that is too large, at most every second one, is permuted again:
     cycle walking (Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). The order of few samples
     is a table, because a network of few bits mixes badly.
     """
@@ -129,35 +125,35 @@ class EpochOrder:
         self._samples = np.uint64(samples)
         bits = samples.bit_length()
         self._widths = bits - bits // 2, bits // 2
-        # NumPy keeps raw words the same in all its versions.
+        # NumPy guarantees the same raw words in all its versions.
         self._keys = philox.random_raw(_ROUNDS)
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers at these places of the order, in the same shape."""
         if self._table is not None:
             return self._table[places]
-        found = self._permuted(places.astype(np.uint64).ravel())
-        outside = np.flatnonzero(found >= self._samples)
+        numbers = self._permuted(places.astype(np.uint64).ravel())
+        outside = np.flatnonzero(numbers >= self._samples)
         while len(outside):
-            again = self._permuted(found[outside])
-            found[outside] = again
+            again = self._permuted(numbers[outside])
+            numbers[outside] = again
             outside = outside[again >= self._samples]
-        return found.astype(np.int64).reshape(places.shape)
+        return numbers.astype(np.int64).reshape(places.shape)
 
     def _permuted(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
         wide, narrow = self._widths
         left, right = numbers >> np.uint64(narrow), numbers & np.uint64((1 << narrow) - 1)
         for key in self._keys:
-            # The replaced half is `wide` bits wide: the halves change places each round.
+            # The replaced half has `wide` bits, because the halves swap in each round.
             left, right = right, left ^ (_mixed(right ^ key) >> np.uint64(64 - wide))
             wide, narrow = narrow, wide
         return (left << np.uint64(narrow)) | right
 
 
 _ROUNDS = 8
-"""An even number, so that both halves have their first width in the end."""
+"""Number of rounds; even, so that both halves end with their first width."""
 MOST_IN_TABLE = 2**16
-"""Most samples whose order is a table: half a megabyte."""
+"""Most samples whose order is a table, which then has half a megabyte."""
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -168,11 +164,11 @@ def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 _AT_ONCE = 4096
-"""Places of an order that are computed together, in less than a millisecond and 100 kB."""
+"""Places of an order that are computed at once, in less than a millisecond and 100 kB."""
 
 
 def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple[int, ...]]:
-    """Yield the batches of `rank` in `epoch` as training sees them: tuples of `batch_size` sample indices."""
+    """Yield the batches of `rank` in `epoch` for the training: tuples of `batch_size` sample indices."""
     size = plan.batch_size
     if plan.access.pattern == "sequential":
         each, starts = plan.samples_per_file, _stream_starts(plan, rank)
@@ -191,7 +187,7 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
 
 
 def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Portion]:
-    """Yield the same steps as storage sees them."""
+    """Yield the same steps as reads of the storage."""
     each = plan.samples_per_file
     if plan.access.pattern == "random":
         for batch in batches(plan, rank, seed, epoch):
@@ -206,7 +202,7 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
         ahead = (step + 1) * plan.batch_size + max(plan.access.shuffle_buffer - 1, 0)
         needed = min(ahead, plan.steps * plan.batch_size)
         reads: list[Read] = []
-        for number, stream in enumerate(streams):  # every len(streams)-th sample is its own
+        for number, stream in enumerate(streams):  # every len(streams)-th sample belongs to it
             reads += stream.read_to(max(0, -(-(needed - number) // len(streams))))
         yield Portion(plan.batch_size, tuple(reads))
 
@@ -221,7 +217,7 @@ class _Stream:
         self._taken = 0
 
     def read_to(self, taken: int) -> Iterator[Read]:
-        """Yield the reads until the stream has given `taken` samples."""
+        """Yield the reads until the stream has delivered `taken` samples."""
         how: How = "on" if self._taken else "start"
         left, self._taken = taken - self._taken, taken
         while left:
@@ -233,13 +229,13 @@ class _Stream:
 
 
 def _in_order(order: EpochOrder, begin: int, end: int) -> Iterator[int]:
-    """Yield the numbers at the places from `begin` on."""
+    """Yield the numbers at the places from `begin` to `end`."""
     for first in range(begin, end, _AHEAD):
         yield from order.at(np.arange(first, min(end, first + _AHEAD))).tolist()
 
 
 _AHEAD = 64
-"""Number of files of a stream whose places are computed together."""
+"""Number of files of a stream whose places are computed at once."""
 
 
 def _stream_starts(plan: EpochPlan, rank: int) -> NDArray[np.int64]:
@@ -253,15 +249,15 @@ def _stream_starts(plan: EpochPlan, rank: int) -> NDArray[np.int64]:
 def buffered_order(length: int, buffer: int, seed: int, epoch: int, rank: int) -> NDArray[np.int64]:
     """Return the order in which `length` samples, read in order, leave a shuffle buffer of `buffer` samples.
 
-    Entry k is the number of the sample that is drawn k-th: below k + buffer, because no other has been read
-    by then. How long a sample stays is geometrically distributed and has no bound.
+    Entry k is the number of the k-th drawn sample: below k + buffer, because no other has been read by then.
+    The time that a sample stays is geometrically distributed, without a bound.
     """
     if buffer < 2:
         return np.arange(length)
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=rank))
     buffer = min(buffer, length)
-    # Draw k empties slot slots[k], and sample k + buffer fills it. So draw k gives the sample that the draw
-    # before it from the same slot put there; the first draw from a slot gives the slot's first sample.
+    # Draw k empties slot slots[k], and sample k + buffer fills it. So draw k yields the sample that followed
+    # the previous draw from the same slot; the first draw from a slot yields the slot's first sample.
     slots = generator.integers(buffer, size=length - buffer)
     by_slot = np.argsort(slots, kind="stable")
     draw_before = np.full(len(slots), -1)
@@ -275,19 +271,19 @@ def buffered_order(length: int, buffer: int, seed: int, epoch: int, rank: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """The length of a training, with at least one bound, and the order in which each rank reads."""
+    """The length of a training, given by epochs or steps, and the order in which each rank reads."""
 
     plan: EpochPlan
     seed: int
     """Seed of the epoch orders."""
     epochs: int | None = None
-    """Most epochs; None: as many as the steps take."""
+    """Most epochs; None: as many as the steps need."""
     steps: int | None = None
-    """Most steps in all; None: whole epochs."""
+    """Most steps over all epochs; None: whole epochs."""
 
     @property
     def length(self) -> int:
-        """Number of steps of every rank, all epochs together."""
+        """Number of steps of every rank over all epochs."""
         whole = None if self.epochs is None else self.plan.steps * self.epochs
         return min(bound for bound in (whole, self.steps) if bound is not None)
 
@@ -297,21 +293,21 @@ class RankPlan:
         return islice(endless, self.length)
 
     def portions(self, rank: int) -> Iterator[Portion]:
-        """Yield the same steps as storage sees them."""
+        """Yield the same steps as reads of the storage."""
         endless = (portion for epoch in count() for portion in portions(self.plan, rank, self.seed, epoch))
         return islice(endless, self.length)
 
     def stretches(self, rank: int) -> Iterator[Iterator[Portion]]:
-        """Yield the same steps, divided where the loader begins with nothing read ahead (`access.refill`)."""
+        """Yield the same steps, divided where the loader starts with nothing prefetched (`access.refill`)."""
         steps = self.portions(rank)
         length = self.length if self.plan.access.refill == "never" else self.plan.steps
         for begin in range(0, self.length, length):
             yield islice(steps, min(length, self.length - begin))
 
     def place(self, number: int) -> tuple[int, int]:
-        """Return (epoch, step within it) of a rank's step `number`, counted from 0 over all epochs."""
+        """Return the epoch, and the step within it, of a rank's step `number`, counted over all epochs."""
         return divmod(number, self.plan.steps)
 
     def ends_epoch(self, number: int) -> bool:
-        """Return True if step `number` is the last one of its epoch, or of all."""
+        """Return True if step `number` is the last one of its epoch, or of the training."""
         return (number + 1) % self.plan.steps == 0 or number + 1 == self.length

@@ -1,7 +1,7 @@
 """Plug-ins by name. Installed packages offer them as entry points; feedrate's own are in its setup.cfg.
 
-A plug-in is imported when it is used. The table of names is read once a process, straight from the files of
-the installed packages: `importlib.metadata` takes 40 ms, a tenth of a rank's start, and this 2 ms.
+A plug-in is imported when it is used. The table of names is read once per process, directly from the files of
+the installed packages: `importlib.metadata` takes 40 ms, a tenth of a rank's start, and this takes 2 ms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from emulator.errors import FeedrateError, MissingError
 
 
 class EntryPoint(NamedTuple):
-    """A plug-in as the package that offers it declares it."""
+    """The declaration of a plug-in by its package."""
 
     package: str
     """Name of the package."""
@@ -29,13 +29,13 @@ class EntryPoint(NamedTuple):
 
     @property
     def own(self) -> bool:
-        """True when it comes with feedrate."""
+        """True if it is part of feedrate."""
         return self.value.partition(".")[0] == __package__
 
 
 @cache
 def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
-    """Group -> name -> every entry point of that name, feedrate's own first."""
+    """Return the entry points of a name, feedrate's own first, by group and name."""
     found: dict[str, dict[str, list[EntryPoint]]] = {}
     places: list[tuple[bool, str, str]] = []
     for folder in sys.path:
@@ -45,8 +45,8 @@ def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
                 if kind in (".dist-info", ".egg-info"):
                     places.append((kind == ".egg-info", folder, name))
     seen = set()
-    # A build leaves an .egg-info in the checkout, which may be older than what is installed. Beside that the
-    # first on the path is the one that is imported: the sort keeps their order.
+    # A build leaves an .egg-info in the checkout, which may be older than the installed package: it comes
+    # last. Otherwise the first on the path is imported, whose order the sort preserves.
     for _, folder, name in sorted(places, key=lambda place: place[0]):
         package = name.partition("-")[0].partition(".egg-info")[0].lower()
         if package not in seen:
@@ -79,9 +79,9 @@ class Group(Collection[str]):
 
     def __init__(self, group: str, noun: str) -> None:
         self.group = f"feedrate.{group}"
-        """The entry points' group."""
+        """Group of the entry points."""
         self.noun = noun
-        """The noun for one of them in messages."""
+        """Noun for one of them in messages."""
         self._loaded: dict[str, Any] = {}
 
     def _offers(self) -> dict[str, list[EntryPoint]]:
@@ -106,24 +106,23 @@ class Group(Collection[str]):
         return ", ".join(self)
 
     def load(self, name: str) -> Any:
-        """The plug-in of that name. Raises MissingError when there is none, or it cannot be imported.
+        """Return the plug-in of that name. Raises MissingError if there is none, or it cannot be imported.
 
-        Where two packages offer the same name, feedrate's own is taken, or the first on the path.
+        If two packages offer the same name, feedrate's own is taken, or the first on the path.
         """
         if name not in self._loaded:
             if name not in self:
                 raise MissingError(
-                    f"no installed package has the {self.noun} {name}",
-                    "install the package that it comes from",
+                    f"no installed package has the {self.noun} {name}", "install the package that provides it"
                 )
             offer = self._offers()[name][0]
             module, _, attribute = offer.value.partition("[")[0].strip().partition(":")
             try:
-                found = import_module(module)
-                self._loaded[name] = reduce(getattr, attribute.split("."), found) if attribute else found
+                plugin = import_module(module)
+                self._loaded[name] = reduce(getattr, attribute.split("."), plugin) if attribute else plugin
             except FeedrateError:
                 raise
-            except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+            except (Exception, SystemExit) as error:  # another package's module may raise anything
                 why = " ".join(f"{type(error).__name__}: {error}".split())
                 raise MissingError(
                     f"the {self.noun} {name} of the package {offer.package} cannot be imported: {why}",
@@ -132,10 +131,10 @@ class Group(Collection[str]):
         return self._loaded[name]
 
     def docstring(self, name: str) -> str:
-        """The docstring of the function `name`. Raises MissingError, as `load` does.
+        """Return the docstring of the function `name`. Raises MissingError as `load` does.
 
-        One of ours is read from its source: importing every command takes half a second. A stranger's is
-        imported, since its entry point may name what another module defines.
+        One of feedrate's is read from its source, because importing every command takes half a second. That
+        of another package is imported, because its entry point may name a function of another module.
         """
         import ast  # here: only --help needs it, and every rank imports this module
 
@@ -149,20 +148,20 @@ class Group(Collection[str]):
         return str(self.load(name).__doc__ or "")
 
     def working(self) -> Iterator[tuple[str, Any]]:
-        """Name and plug-in of each one that can be imported. Imports all."""
+        """Yield name and plug-in of each one that can be imported."""
         for name in self:
             with suppress(MissingError):
                 yield name, self.load(name)
 
     def shadowed(self) -> Iterator[str]:
-        """A sentence for each entry point that another one of the same name hides."""
+        """Yield a sentence for each entry point that another one of the same name hides."""
         for name, (first, *others) in sorted(self._offers().items()):
             for other in others:
                 yield f"the {self.noun} {name} of {other.package} is not used: {first.package} has one, too"
 
 
 VERBS = Group("verbs", "command")
-"""Functions. The parameters are the options, the docstring is the help."""
+"""Functions, whose parameters are the options and whose docstring is the help."""
 FORMATS = Group("formats", "file format")
 """Subclasses of `dataset.formats.base.Format`."""
 STORES = Group("stores", "store")
@@ -170,14 +169,14 @@ STORES = Group("stores", "store")
 LOADERS = Group("loaders", "loader")
 """Objects of `loader.base.LoaderPlugin`."""
 KINDS = Group("kinds", "kind of result")
-"""Modules, or objects, as `report.view.Kind`."""
+"""Modules, or objects, that implement `report.view.Kind`."""
 NOISE = Group("noise", "noise")
-"""Modules, or objects, as `sweep.noise.Noise`, by the word that `--noise` begins with."""
+"""Modules, or objects, that implement `sweep.noise.Noise`, by the word that `--noise` begins with."""
 TRACES = Group("traces", "trace reader")
 """Functions that `feedrate import` calls, by the end of a file's name without its first dot."""
 TABLES = Group("tables", "table")
 """Functions from a result, and names or files of the systems that it ran on, to tables beside the result."""
 RULES = Group("rules", "set of rules")
 """Functions from the results of a set of runs, their own name, and True for the strictest division, to a line
-for each rule that the set does not meet. A result that is only planned has NaN for what it will measure."""
+for each rule that the set does not meet. A planned result has NaN for figures that are not measured yet."""
 GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, NOISE, TRACES, TABLES, RULES)

@@ -1,4 +1,4 @@
-"""Loaders read the batches of a rank ahead of its accelerator. `make_loader` makes a loader by its name."""
+"""Loaders, which read the batches of a rank ahead of its accelerator. `make_loader` makes one by its name."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _direct() -> Any:
 
 
 TORCH = LoaderPlugin(
-    get=_torch, summary="reads, and costs, as PyTorch's DataLoader and np.load do", tensors=True
+    get=_torch, summary="reads with PyTorch's DataLoader and np.load, at their CPU cost", tensors=True
 )
 DIRECT = LoaderPlugin(
-    get=_direct, summary="is the storage's side: large requests, every byte read, none kept"
+    get=_direct, summary="shows what the storage can do: large requests, every byte read and discarded"
 )
 
 
@@ -49,7 +49,7 @@ def _in_parts(samples: Manifest, form: Format, access: AccessSpec) -> bool:
 
 
 def _foreign(samples: Manifest, form: Format) -> bool:
-    # Arrays in adopted files differ in shape and cannot be stacked into a batch: keep their bytes.
+    # Arrays in adopted files differ in shape and cannot be stacked into a batch: read their bytes.
     return samples.recipe == ADOPTED and len(form.parts(samples.names[0])) == 1
 
 
@@ -65,18 +65,18 @@ def make_loader(
 ) -> Loader:
     """Make the loader `kind`, an entry point of `feedrate.loaders`, for one rank.
 
-    It reads `samples` from `storage`. `seed` draws the random crops. With `checksums` it compares the CRC-32
-    of every sample. `access` gives the columns or pieces to read, and whether workers persist between two
-    calls of `read`. Raises DatasetError for a format that is unknown or does not fit the workload,
-    MissingError without PyTorch.
+    It reads `samples` from `storage`. `seed` is that of random crops. With `checksums` it compares the CRC-32
+    of every sample. `access` has the columns or pieces to read, and whether workers persist between calls of
+    `read`. Raises DatasetError for a format that is unknown or does not fit the workload, MissingError
+    without PyTorch.
     """
     form, owner = format_named(samples.format).read_as(access), LOADERS.load(kind)
     parts = _in_parts(samples, form, access)
     if owner.tensors and spec.crop and (parts or form.records) and not _foreign(samples, form):
         held = f"files of {samples.samples_per_file}" if parts else f"{samples.format} files"
         raise DatasetError(
-            f"crops of samples are not read out of {held}",
-            "--set loader.crop=[] keeps all bytes of a sample, or use --loader direct",
+            f"the torch loader cannot crop samples of {held}",
+            "use --set loader.crop=[] to load whole samples, or --loader direct",
         )
     reader: WholeReader
     if parts:

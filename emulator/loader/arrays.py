@@ -1,9 +1,9 @@
-"""Load a sample's arrays by the library that a training uses, np.load, nibabel or h5py, and crop them.
+"""Load a sample's arrays with the library of a training (np.load, nibabel or h5py), and crop them.
 
-The library opens a mounted file by its path. So the storage sees the same system calls as from a training,
-through the page cache and the kernel's read-ahead: on a device of 12 ms np.load gave a training an AU of
-20 %, where requests of 1 to 4 MiB gave 80 %. Objects and shaped storage have no path; the library reads a
-buffered file, as through s3fs.
+The library opens a mounted file by its path. So the storage gets the same system calls as from a training,
+through the page cache and read-ahead: on a device with 12 ms of latency, a training got an AU of 20 % with
+np.load, and 80 % with requests of 1 to 4 MiB. Objects and shaped storage have no path; the library reads
+them as a buffered file, as through s3fs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DAMAGE = (*DAMAGE, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 def load_sample(whole: WholeReader, index: int) -> dict[str, Array]:
     """Load the arrays "x" and "y" of sample `index`. Raises DatasetError, StorageError.
 
-    With checksums, its bytes are read in blocks and compared first.
+    If there are checksums, its bytes are read in blocks and compared first.
     """
     parts = whole.form.parts(whole.samples.names[index])
     if whole.checksums is not None:
@@ -54,7 +54,7 @@ class _File(NamedTuple):
     name: str
     size: int
     opened: Any
-    """Its path, or an open file."""
+    """A path, or an open file."""
 
 
 def _opened(whole: WholeReader, index: int, part: str, parts: Sequence[str], stack: ExitStack) -> _File:
@@ -62,7 +62,7 @@ def _opened(whole: WholeReader, index: int, part: str, parts: Sequence[str], sta
     if path is not None:
         return _File(path[0], path[1], path[0])
     blob = stack.enter_context(whole.open(index, part, parts))
-    # np.load looks at a zip file's begin, its end, and its begin again: no block of it is read twice.
+    # np.load reads the start of a zip file, its end, and its start again: the cache avoids a second read.
     peek = lru_cache(maxsize=4)(partial(_peek, blob))
     file = io.BufferedReader(PeekFile(peek, blob.size), whole.block)
     return _File(blob.name, blob.size, file)
@@ -81,7 +81,7 @@ def _load(whole: WholeReader, part: str, file: _File) -> dict[str, Array]:
     except _DAMAGE as error:
         raise damaged(file.name, error) from None
     except OSError as error:
-        if error.errno is None:  # gzip and h5py: not a file of that format
+        if error.errno is None:  # from gzip and h5py: not a file of that format
             raise damaged(file.name, error) from None
         error.filename = file.name
         raise storage_error(error, "cannot read") from None
@@ -89,7 +89,7 @@ def _load(whole: WholeReader, part: str, file: _File) -> dict[str, Array]:
 
 @contextmanager
 def _timed(storage: Storage, size: int) -> Iterator[None]:
-    """Count the library's call as one request of `size` bytes: its system calls cannot be seen."""
+    """Count the library's call as one request of `size` bytes, because its system calls are hidden."""
     tally = storage.stats.mine()
     tally.begin = begin = time.monotonic()
     worked = time.thread_time()
@@ -98,7 +98,7 @@ def _timed(storage: Storage, size: int) -> Iterator[None]:
         tally.add(size, (time.monotonic() - begin,))
     finally:
         tally.begin = 0.0
-        tally.on_core += time.thread_time() - worked  # CRC-32 and copies: not a wait for the storage
+        tally.on_core += time.thread_time() - worked  # CRC-32 and copies do not wait for the storage
 
 
 def _checked(whole: WholeReader, index: int, parts: tuple[str, ...]) -> dict[str, Array]:
@@ -115,13 +115,13 @@ def _checked(whole: WholeReader, index: int, parts: tuple[str, ...]) -> dict[str
 
 
 OVERSAMPLING = 0.4
-"""Share of the crops that are sure to hold a labelled voxel (MLPerf Training, 3D U-Net reference)."""
+"""Share of crops that must contain a labelled voxel (3D U-Net reference of MLPerf Training)."""
 
 
 def crop_of(
     arrays: Mapping[str, Array], edges: Sequence[int], random: np.random.Generator, name: str
 ) -> tuple[Array, Array]:
-    """Return views of image `x` and label `y` of one sample, cut to `edges` voxels at random; whole without.
+    """Return views of image `x` and label `y` of a sample, cropped at random to `edges` voxels if given.
 
     Raises DatasetError if the sample has other axes or is smaller.
     """
@@ -148,11 +148,11 @@ def crop_of(
 
 
 def _choose_corner(label: Array, edges: Sequence[int], random: np.random.Generator) -> NDArray[np.int64]:
-    """Return the lowest corner of a crop: anywhere, or so that some labelled voxel lies inside."""
+    """Return the lowest corner of a crop, at random or so that the crop contains a labelled voxel."""
     room = np.subtract(label.shape, edges)
     corner = random.integers(0, room, endpoint=True)
     if random.random() < OVERSAMPLING:
-        # A few planes, instead of a pass over all of the label that would cost as much as reading it.
+        # Search plane by plane: a pass over the whole label would cost as much as reading it.
         start = int(random.integers(len(label)))
         planes = (*range(start, len(label)), *range(start))
         depth = next((plane for plane in planes if label[plane].any()), None)

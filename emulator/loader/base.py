@@ -1,4 +1,4 @@
-"""The interface of loaders, and their batches."""
+"""The interface of loaders, and the batches that they yield."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ class Batch:
     samples: int
     """Number of samples."""
     bytes: int
-    """Bytes read for it."""
+    """Bytes read for the batch."""
     ready: float = field(compare=False)
-    """Arrival of its last byte, in seconds of time.monotonic. May be long before the rank takes the batch."""
+    """Arrival of the last byte, in seconds of time.monotonic; may be long before the rank takes the batch."""
     began: float = field(default=math.nan, compare=False)
-    """Start of its first read, in seconds of time.monotonic; NaN if nothing was read, or it is unknown."""
+    """Start of the first read, in seconds of time.monotonic; NaN if unknown or nothing was read."""
     made: Made | None = field(default=None, compare=False)
-    """None if threads of this process read it."""
+    """None if threads of this process read the batch."""
 
 
 class Loader(Protocol):
     """Reads batches ahead of the accelerator. Used by one thread at a time."""
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """Yield the batches of `portions`, in order, each when it has been read completely.
+        """Yield the batches of `portions` in order, each when it has been read completely.
 
-        The next call, or `close`, closes an unfinished iterator. Raises DatasetError for a missing, truncated
+        The next call, or `close`, ends an unfinished iterator. Raises DatasetError for a missing, truncated
         or corrupt sample, StorageError for one that cannot be read and after `stall_timeout` seconds without
         data.
         """
         ...
 
     def helper_cpu_seconds(self) -> float:
-        """User + system seconds of worker processes so far. Threads count for the rank itself."""
+        """Return the user + system seconds of worker processes so far; threads count for the rank itself."""
         ...
 
     def close(self) -> None:
@@ -69,17 +69,16 @@ class LoaderPlugin:
     """A loader that `--loader` may name. Its module is imported for `--help`: keep it light."""
 
     get: Callable[[], Callable[[LoaderSpec, Any, int, Refill], Loader]]
-    """Imports the loader and returns its class. Its arguments: the workload's LoaderSpec, a reader of
+    """Imports the loader and returns its class, which takes the workload's LoaderSpec, a reader of
     `loader.reading`, the seed of random crops, and whether workers persist between two reads."""
     summary: str
     """Its line in `--help`."""
     tensors: bool = False
-    """True if it needs PyTorch: worker processes make tensors of samples and crop them."""
+    """True if it needs PyTorch: its worker processes turn samples into tensors and crop them."""
 
 
 def stalled(timeout: float) -> StorageError:
     """Return the error of a consumer that has waited for `timeout` seconds."""
     return StorageError(
-        f"no batch for {show_seconds(timeout)}",
-        "the storage hangs, or it is too slow for loader.stall_timeout",
+        f"no batch for {show_seconds(timeout)}", "the storage hangs, or is too slow for loader.stall_timeout"
     )

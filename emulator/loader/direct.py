@@ -1,8 +1,8 @@
-"""`--loader direct`: the storage's side. Reader threads read every byte and keep none.
+"""`--loader direct`: reader threads read every byte and discard it, to show what the storage can do.
 
-`workers` threads read the plan in order, each in requests of `block_bytes` into its own buffer, which the
-next request overwrites. So memory is workers x block_bytes for any size of samples, and the queue depth that
-the storage sees is `workers`.
+`workers` threads read the plan in order, in requests of `block_bytes`, each into its own buffer, which the
+next request overwrites. So memory is workers x block_bytes for any size of samples, and the queue depth of
+the storage is `workers`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from emulator.storage.posix import Scanner, aligned_buffer
 _FILES = 64
 """Most files that a thread keeps open. All threads use at most a quarter of RLIMIT_NOFILE."""
 _TOGETHER = 4 * 2**20
-"""Bytes of a step's samples that a thread reads in one task."""
+"""Bytes of samples that a thread reads in one task."""
 _CLOSE_SECONDS = 1.0
-"""Seconds that `close` waits for running reads; those that hang end with the process."""
+"""Seconds for which `close` waits for running reads; those that hang end with the process."""
 
 
 class _Slot:
@@ -49,8 +49,8 @@ class _Slot:
         self.ready = time.monotonic()
         self.error: BaseException | None = None
         self.cancelled = False
-        """The consumer no longer waits for it."""
-        # Held until the batch is complete or has failed: the cheapest object to wait for with a timeout.
+        """True if the consumer no longer waits for it."""
+        # Held until the batch is complete or has failed: no other object is as cheap to wait for.
         self.complete = threading.Lock()
         if tasks:
             self.complete.acquire()
@@ -60,14 +60,14 @@ class _Slot:
 
 
 class _Lead(Closing):
-    """The right to take the next task. One thread has it until it has to wait for the storage.
+    """The right to take the next task, which one thread has until it must wait for the storage.
 
-    So one thread reads what is in the page cache, where more would compete for Python's lock, and as many as
-    needed read from the storage.
+    So a single thread reads from the page cache, where more would compete for the GIL, while any number of
+    threads reads from the storage.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
-        """`lock` is shared by all threads; each has its own _Lead."""
+        """Share `lock` among all threads, each of which has its own _Lead."""
         self._lock = lock
         self._mine = False
 
@@ -91,12 +91,12 @@ class DirectLoader:
     def __init__(
         self, spec: LoaderSpec, reader: WholeReader, seed: int = 0, refill: Refill = "never"
     ) -> None:
-        """`seed` is unused: nothing is cropped."""
+        """Start the reader threads. `seed` is unused, because nothing is cropped."""
         self._spec = spec
         self._reader = reader
         self._evicts = reader.storage.evicts_on_close
         # If closing a file of many samples evicts its pages, it stays open until the next `read`. With refill
-        # "never" there is none, and no file is kept open.
+        # "never" there is no next one, so no file is kept open.
         self._keeps = not (self._evicts and refill == "never")
         self._epoch = 0
         self._lock = threading.Lock()  # guards the counts of all slots
@@ -105,13 +105,13 @@ class DirectLoader:
         self._closed = False
         self._together = max(1, _TOGETHER // reader.sample_bytes())
         self._tasks: SimpleQueue[tuple[_Slot, Sequence[Read]] | None] = SimpleQueue()
-        # Daemons, because a read may hang forever: concurrent.futures would join its threads at exit.
+        # Daemon threads, because a read may hang forever: concurrent.futures would join its threads at exit.
         self._readers = [threading.Thread(target=self._read_tasks, daemon=True) for _ in range(spec.workers)]
         for thread in self._readers:
             thread.start()
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """See Loader.read. Reads `prefetch` batches ahead; with 0, a batch when it is asked for."""
+        """See Loader.read. Reads `prefetch` batches ahead; with 0, a batch when it is requested."""
         self._abandon()
         self._epoch += 1
         return self._deliver(iter(portions))
@@ -128,7 +128,7 @@ class DirectLoader:
                 if slot.error is not None:
                     raise slot.error
                 window.popleft()
-                # Before the batch is yielded: readers must not idle while the rank computes.
+                # Admit before the yield: readers must not idle while the rank computes.
                 for portion in islice(portions, min(1, self._spec.prefetch)):
                     window.append(self._admit(portion))
                 yield Batch(slot.samples, slot.bytes, slot.ready, slot.began)
@@ -149,7 +149,7 @@ class DirectLoader:
 
     def _read_tasks(self) -> None:
         """Run the loop of a reader thread."""
-        buffer = aligned_buffer(self._reader.room())  # untouched pages take no memory
+        buffer = aligned_buffer(self._reader.room())  # untouched pages use no memory
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = _FILES if limit == resource.RLIM_INFINITY else min(_FILES, limit // 4 // self._spec.workers)
         lead, epoch = _Lead(self._leading), 0
@@ -187,7 +187,7 @@ class DirectLoader:
             if decoding := self._spec.batch_cpu_seconds * len(reads) / self._spec.batch_size:
                 lead.give_way()
                 time.sleep(max(0.0, spent + decoding - time.thread_time()))
-        except BaseException as error:  # noqa: BLE001  the consumer raises it; else it would wait forever
+        except BaseException as error:  # noqa: BLE001  the consumer raises it, and would wait forever without it
             self._fail(slot, error)
         else:
             with self._lock:

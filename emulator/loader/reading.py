@@ -1,4 +1,4 @@
-"""Reads the plan's files, or single samples in files, in requests of a block."""
+"""Readers of whole files, or of single samples in files, in requests of at most a block."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from emulator.storage.posix import Scanner, aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
 ALL = AccessSpec()
-"""Reads whole samples in random order."""
+"""Access to whole samples in random order."""
 _INDICES_KEPT = 64
-"""Most file indices in memory: a Parquet file's index is as large as its footer."""
+"""Most file indices kept in memory: that of a Parquet file is as large as its footer."""
 
 
 def request(blob: Blob, offset: int, length: int, buffer: memoryview, cancelled: Cancelled) -> memoryview:
     """Read `length` bytes at `offset` in one request; return a view of `buffer`.
 
-    `buffer` has room for the whole blocks of `blob.alignment` bytes around them. If it has less, the view is
-    of the first bytes, of which HEAD are right. Raises DatasetError if the file ends before, StorageError for
-    a failed read and if `cancelled()`.
+    `buffer` has room for whole blocks of `blob.alignment` bytes. If it is smaller, the view has only the
+    first bytes, of which HEAD are valid. Raises DatasetError if the file ends before, StorageError for a
+    failed read and if `cancelled()`.
     """
     if cancelled():
         raise closed()
@@ -65,14 +65,14 @@ class WholeReader:
         self.block = block
         """Bytes per request, a multiple of BLOCK_BYTES."""
         self.checksums = checksums
-        """CRC-32 of each sample, to be compared; None: nothing is compared."""
+        """CRC-32 of each sample to compare; None to compare nothing."""
         self.arrays = arrays
-        """True if a loader of tensors loads the samples' arrays by the format's library."""
+        """True if a loader of tensors loads the samples' arrays with the format's library."""
         self.access = access
-        """Its maps count where files are read through a scanner, its columns in parts of files."""
+        """How samples are read. `mapped` applies to scanners, `columns` to parts of files."""
 
     def room(self) -> int:
-        """Return the bytes of a buffer for a block, the head of its file, and the pages around its ends."""
+        """Return the size of a buffer for a block, the head of its file, and the pages around its ends."""
         return self.block + 3 * HEAD
 
     def size(self, index: int) -> int:
@@ -84,23 +84,23 @@ class WholeReader:
         return max(1, int(np.mean(self.samples.sizes[:64])) // self.samples.samples_per_file)
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        """See Storage.scanner. None with checksums, too, and for samples of several files."""
+        """See Storage.scanner. Also None with checksums, and for samples of several files."""
         if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
             return None
         return self.storage.scanner(buffer, files, give_way)
 
     def wanted(self, read: Read) -> Wanted:
-        """Divide `read` into requests of a block."""
+        """Divide `read` into requests of at most a block."""
         size = self.size(read.file)
         return Wanted(self.samples.names[read.file], size, self.whole(size), True, self.access.mapped)
 
     def whole(self, size: int) -> Sequence[tuple[int, int]]:
-        """Divide a file of `size` bytes into requests: its header, if that is read before, and the rest."""
+        """Divide a file of `size` bytes into requests: a header that is read first, if any, and the rest."""
         head = min(self.access.head_bytes, size)
         return self.requests([part for part in ((0, head), (head, size - head)) if part[1]])
 
     def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Divide `extents`, (offset, bytes) each, into requests of a block at most."""
+        """Divide `extents`, pairs of offset and length, into requests of at most a block."""
         block = self.block
         if all(size <= block for _, size in extents):
             return extents
@@ -111,7 +111,7 @@ class WholeReader:
         ]
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
-        """Read `read` through `buffer` of `room()` bytes, keep nothing, and return the number of bytes."""
+        """Read `read` through `buffer` of `room()` bytes, discard it, and return the number of bytes."""
         for _ in self.pieces(read, buffer, cancelled, keep=False):
             pass
         return self.size(read.file)
@@ -119,9 +119,9 @@ class WholeReader:
     def pieces(
         self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
     ) -> Iterator[memoryview]:
-        """Yield the bytes of `read`, request by request. Each is a view of `buffer`, valid until the next.
+        """Yield the bytes of `read` by request, as views of `buffer` that are valid until the next one.
 
-        Without `keep`, only the first HEAD bytes of each request are right.
+        Without `keep`, only the first HEAD bytes of each request are valid.
         """
         index = read.file
         parts = self.form.parts(self.samples.names[index])
@@ -131,8 +131,8 @@ class WholeReader:
                 total += blob.size
                 if part == parts[-1]:
                     self.check_size(index, total, blob)
-                # Unwanted bytes are read over each other. Not with O_DIRECT: a device writes a request in any
-                # order, and not every driver takes the same page twice.
+                # Discarded bytes overwrite each other. Not with O_DIRECT: a device may write a request in any
+                # order, and not every driver accepts the same page twice.
                 skims = not keep and self.checksums is None and blob.alignment == 1
                 room = buffer[: HEAD + SKIM] if skims else buffer
                 for offset, length in self.whole(blob.size):
@@ -145,7 +145,7 @@ class WholeReader:
         self.check_sum(index, crc)
 
     def open(self, index: int, part: str, parts: Sequence[str]) -> Blob:
-        """Open the file `part` of sample `index`. Of several files the manifest has the total size only."""
+        """Open the file `part` of sample `index`. Of several files the manifest has only the total size."""
         return self.storage.open(part, self.size(index) if len(parts) == 1 else None)
 
     def check_size(self, index: int, total: int, last: Blob) -> None:
@@ -159,7 +159,7 @@ class WholeReader:
             raise DatasetError(
                 f"the sample {self.samples.names[index]} has the CRC-32 {crc:08x}, but the manifest says "
                 f"{int(self.checksums[index]):08x}",
-                "its bytes are not those that were generated; run feedrate verify on the dataset",
+                "its bytes have changed since they were generated; run feedrate verify on the dataset",
             )
 
 
@@ -173,10 +173,7 @@ class _Known(NamedTuple):
 
 
 class PartReader(WholeReader):
-    """Reads single samples in files of many: only the bytes that the file's index names.
-
-    Thread-safe.
-    """
+    """Reads single samples in files of many: only the bytes that the file's index lists. Thread-safe."""
 
     def __init__(
         self,
@@ -239,9 +236,9 @@ class PartReader(WholeReader):
             yield request(blob, offset, length, buffer, cancelled)
 
     def _known(self, file: int, blob: Blob, name: str) -> _Known:
-        """Return the index of an open file, which is read once, and again after _INDICES_KEPT other files."""
+        """Return the index of an open file, which is read again after _INDICES_KEPT other files."""
 
-        # Never cancelled: h5py leaks a file whose reads fail while it opens it, and then crashes at exit.
+        # Never cancelled: h5py leaks a file that it fails to open, and then crashes at exit.
         def peek(offset: int, length: int) -> memoryview:
             buffer = aligned_buffer(padded(length) + 2 * BLOCK_BYTES)
             return request(blob, offset, length, buffer, lambda: False)

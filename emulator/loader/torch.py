@@ -1,6 +1,6 @@
-"""`--loader torch`: PyTorch's DataLoader, which costs and reads as PyTorch does.
+"""`--loader torch`: PyTorch's DataLoader, with its reads and its CPU cost.
 
-The DataLoader is asked for whole steps: a batch sampler hands it one `StepRequest` at a time, and the dataset
+The DataLoader loads whole steps: a batch sampler gives it one `StepRequest` at a time, and the dataset
 (`loader.worker`) returns the collated batch.
 """
 
@@ -41,25 +41,27 @@ from emulator.loader.worker import (
 from emulator.order import Portion
 
 _END_SECONDS = 2.0
-"""Seconds that worker processes have to end by themselves."""
-_GLANCE_SECONDS = 1.0
+"""Seconds for worker processes to end by themselves."""
+_CHECK_SECONDS = 1.0
 """Seconds between two checks that workers are alive and do not hang."""
 _DEATH_SECONDS = 1.0
-"""Longest time between a dying worker's closed connections and its readable sentinel, seconds."""
+"""Seconds between the end of a worker's connections and of its process, at most."""
 _FILES = 64
-"""Files of many samples that a worker keeps open during an epoch. Closing one evicts its pages, and workers
-would lose what the kernel has read ahead."""
+"""Files of many samples that a worker keeps open during an epoch: closing one evicts its pages, and with them
+the kernel's read-ahead."""
+_WORKER_DIED = (RuntimeError, OSError, EOFError)
+"""Errors by which torch and its queues report a dead worker."""
 
 
 class TorchLoader:
     """Reads one rank's batches through one DataLoader.
 
-    It has `spec.workers` worker processes, or reads in this process if `spec.prefetch` is 0.
+    The DataLoader has `spec.workers` worker processes, or reads in this process if `spec.prefetch` is 0.
     """
 
     def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int, refill: Refill = "never") -> None:
-        """`seed` draws the random crops. With `refill` = epoch each `read` starts new workers."""
-        set_num_threads(1)  # ranks share the cores: a pool in each would compete for them
+        """Make the DataLoader. `seed` is for random crops. With `refill` = epoch, `read` starts workers."""
+        set_num_threads(1)  # ranks share the cores, so thread pools would compete for them
         self._spec = spec
         self._storage = whole.storage
         self._epoch = 0
@@ -87,7 +89,7 @@ class TorchLoader:
                 "multiprocessing_context": context,
                 "persistent_workers": refill != "epoch",
                 "prefetch_factor": math.ceil(spec.prefetch / spec.workers),
-                "timeout": min(_GLANCE_SECONDS, spec.stall_timeout),
+                "timeout": min(_CHECK_SECONDS, spec.stall_timeout),
                 "worker_init_fn": partial(watch_calls, self._tell),
             }
         with _quiet():
@@ -99,7 +101,7 @@ class TorchLoader:
             )
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """Yield batches as Loader.read does. The tensors are dropped when the next batch is asked for."""
+        """Yield batches as Loader.read does. The tensors are freed when the next batch is requested."""
         assert self._loader is not None
         self._batches.requests = [StepRequest(self._epoch, portion) for portion in portions]
         self._epoch += 1
@@ -108,7 +110,7 @@ class TorchLoader:
         try:
             with _quiet():
                 self._iterator = iter(self._loader)
-        except (RuntimeError, OSError, EOFError):  # a worker or the fork server has died
+        except _WORKER_DIED:  # or the fork server
             raise self._worker_died() from None
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
         for _ in self._batches.requests:
@@ -128,18 +130,14 @@ class TorchLoader:
 
     def _next(self) -> Any:
         """Return the next batch; None after the last one. Raises FeedrateError."""
-        # In this thread, as a training does. A thread of its own would add two wake-ups a step, and each
-        # waits for a core on a busy host.
+        # In this thread, as in a training. Another thread would add two wake-ups a step, each of which waits
+        # for a core on a busy host.
         deadline = time.monotonic() + self._spec.stall_timeout
         while True:
             try:
                 return next(self._iterator, None)
-            except (
-                RuntimeError,
-                OSError,
-                EOFError,
-            ) as error:  # how torch and its queues report a dead worker
-                # A worker that hangs in the storage may be unable to end, so its death is not waited for.
+            except _WORKER_DIED as error:
+                # Do not wait for the end of a worker that hangs in the storage: it may be unable to end.
                 if self._hung.poll() or connection.wait([one.sentinel for one in self._workers], 0):
                     raise self._worker_died() from None
                 if "timed out" in str(error):  # DataLoader's timeout: its workers are alive
@@ -151,10 +149,10 @@ class TorchLoader:
                     raise
 
     def _finish(self) -> None:
-        """Exhaust the iterator, upon which workers that are not persistent end. Raises StorageError."""
+        """Exhaust the iterator, which ends workers that are not persistent. Raises StorageError."""
 
         def exhaust() -> None:
-            with suppress(RuntimeError, OSError, EOFError):  # a worker that died has delivered its batches
+            with suppress(*_WORKER_DIED):  # all batches have been delivered
                 next(self._iterator, None)
 
         # In a thread: DataLoader waits 5 s for each worker, and one that hangs in the storage does not end.
@@ -173,16 +171,16 @@ class TorchLoader:
         return _worker_died()
 
     def helper_cpu_seconds(self) -> float:
-        """User + system seconds of the worker processes, up to the batches they delivered."""
+        """Return the user + system seconds of the worker processes until their last delivered batches."""
         return sum(self._helper_cpu.values(), 0.0)
 
     def hand_over(self, take: Callable[[Tensors], None]) -> None:
-        """Call `take` with each batch's tensors before `read` returns the batch: for a job that trains."""
+        """Call `take` with each batch's tensors before `read` yields the batch, for a job that trains."""
         self._take = take
 
     def close(self) -> None:
-        # A worker that is told to end removes its sockets in the temporary folder. One that hangs in a read
-        # would block this call, so the thread is not joined.
+        # On shutdown, workers remove their sockets in the temporary folder. One that hangs in a read would
+        # block the call, so its thread is not joined.
         shutdown = getattr(self._iterator, "_shutdown_workers", None)
         if shutdown is not None:
             threading.Thread(target=shutdown, daemon=True).start()
@@ -195,11 +193,11 @@ class TorchLoader:
         self._workers.clear()  # each holds two open files
         self._iterator = None
         self._loader = None
-        gc.collect()  # iterator and loader are in cycles, and hold named semaphores
+        gc.collect()  # iterator and loader are in reference cycles and hold named semaphores
 
 
 class _Batches:
-    """A batch sampler whose batches the rank replaces before each epoch: persistent workers keep it."""
+    """A batch sampler whose batches the rank replaces before each epoch, for persistent workers."""
 
     def __init__(self) -> None:
         self.requests: Sequence[StepRequest] = ()
@@ -209,12 +207,12 @@ class _Batches:
 
 
 def _worker_died() -> RankError:
-    return RankError("a DataLoader worker died", "was memory short? see the system log")
+    return RankError("a DataLoader worker died", "memory may have run out; see the system log")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the warning of more workers than cores: the user chose their number."""
+    """Suppress the warning about more workers than cores: the user has chosen their number."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
         yield
@@ -223,22 +221,22 @@ def _quiet() -> Iterator[None]:
 def _started_server() -> Forkserver:
     """Start a fork server that has imported what workers need. Raises OSError, EOFError.
 
-    A fork of the rank itself would inherit its threads' locks in whatever state they are, and some MPI
-    libraries do not survive one.
+    A fork of the rank itself would inherit locks that its threads hold, and some MPI libraries fail after a
+    fork.
     """
     _name_semaphores()
     _start_tracker()
     context = Forkserver()
     context.set_forkserver_preload([StepDataset.__module__])
-    # The server starts with its first child. Start it here, or its imports would be part of the first step.
-    first = context.Process(target=_nothing)
+    # The server starts with its first child. Without this one, its imports would be part of the first step.
+    first = context.Process(target=int)
     first.start()
     first.join()
     return context
 
 
 class _Flag:
-    """An Event without a lock: a killed worker holds nothing."""
+    """An Event without a lock, which a killed worker could hold forever."""
 
     def __init__(self, set_already: ctypes.c_bool) -> None:
         self._set = set_already
@@ -253,23 +251,19 @@ class _Flag:
 class Forkserver(ForkServerContext):
     """multiprocessing's fork server, with a lock-free Event.
 
-    A DataLoader tells its workers to end by an Event. A worker killed while it reads multiprocessing's own
-    would take the Event's lock along, and the rank would wait for it forever.
+    A DataLoader ends its workers with an Event. If a worker is killed while it holds the lock of
+    multiprocessing's Event, the rank waits for the lock forever.
     """
 
-    def Event(self) -> Any:  # noqa: N802 - as the method is called there
+    def Event(self) -> Any:  # noqa: N802 - the name of the overridden method
         return _Flag(self.RawValue(ctypes.c_bool))
 
 
-def _nothing() -> None:
-    """Return at once: the target of the first child."""
-
-
 def _start_tracker() -> None:
-    """Start multiprocessing's resource tracker with its warnings off.
+    """Start multiprocessing's resource tracker without warnings.
 
-    When a rank ends at an error, semaphores are left, which the launcher removes: the tracker would print a
-    page about them over the error's line.
+    When a rank ends with an error, it leaves semaphores, which the launcher removes: the tracker would print
+    a page about them.
     """
     before = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = "ignore"
@@ -282,13 +276,13 @@ def _start_tracker() -> None:
 
 
 def _name_semaphores() -> None:
-    """Give the semaphores between this rank and its workers the prefix that the launcher has chosen.
+    """Name the semaphores between this rank and its workers with the launcher's prefix.
 
     A killed rank cannot remove them, and mpirun kills multiprocessing's resource tracker with it. So the
     launcher removes all semaphores with its prefix.
     """
     prefix = os.environ.get(PREFIX_VARIABLE, "")
-    # Private, but Python has no public way to choose the names. Without it, nothing is changed.
+    # Private, because Python has no public way to choose the names. Without it, they keep their names.
     config = getattr(process.current_process(), "_config", None)
     if prefix and config is not None:
         config["semprefix"] = "/" + prefix

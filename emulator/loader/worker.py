@@ -26,7 +26,7 @@ from emulator.storage.base import Storage
 from emulator.storage.counts import ReadCounts
 from emulator.storage.posix import Scanner, aligned_buffer
 
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch then allocates large tensors on huge pages
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # have PyTorch allocate large tensors on huge pages
 try:
     import torch.utils.data
 except ModuleNotFoundError as error:
@@ -42,12 +42,12 @@ set_num_threads = torch.set_num_threads
 _ZEROS = bytes(2**16)
 
 Tensors = Sequence[torch.Tensor]
-"""A batch: images (float32) and labels (uint8), each of shape (samples, 1, depth, height, width). A batch of
-records is one tensor (uint8) with all their bytes."""
+"""A batch: images (float32) and labels (uint8), each of shape (samples, 1, depth, height, width), or one
+tensor (uint8) with the bytes of all records."""
 
 
 class StepRequest(NamedTuple):
-    """One step that the DataLoader is asked for."""
+    """One step for the DataLoader to load."""
 
     epoch: int
     portion: Portion
@@ -76,7 +76,7 @@ class SampleReader:
 
         Raises DatasetError, StorageError.
         """
-        # The crop depends on nothing else, so it is the same for any number of ranks.
+        # The crop depends on nothing else, and so not on the number of ranks.
         key = np.array([self.seed, epoch], dtype=np.uint64)
         random = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, index]))
         arrays = load_sample(self.whole, index)
@@ -104,7 +104,7 @@ class RecordReader:
     """Reads a step's records into one tensor and decodes nothing. Can be pickled."""
 
     def __init__(self, whole: WholeReader, files: int) -> None:
-        """`files` is the most files to keep open until the next epoch."""
+        """Take the reader, and the most files to keep open until the next epoch."""
         self.whole = whole
         self.files = files
         self._scanner: Scanner | None = None
@@ -123,7 +123,8 @@ class RecordReader:
         reads = request.portion.reads
         began = time.monotonic() if reads else math.nan
         if self._scanner is None:
-            self._scanner, self._epoch = self.whole.scanner(memoryview(b""), self.files, _none), request.epoch
+            self._scanner = self.whole.scanner(memoryview(b""), self.files, lambda: None)
+            self._epoch = request.epoch
         if self._scanner is None:  # objects, shaped storage or checksums: read through a Blob
             buffer = aligned_buffer(self.whole.room())
             data = bytearray()
@@ -137,7 +138,7 @@ class RecordReader:
             self._epoch = request.epoch
         wanted = [self.whole.wanted(read) for read in reads]
         size = sum(one.bytes for one in wanted)
-        # Shared memory, where default_collate puts a worker's batch, too: the rank gets it without a copy.
+        # In shared memory, as default_collate does in a worker, so that the rank gets it without a copy.
         tensor = torch.empty(size, dtype=torch.uint8)
         if torch.utils.data.get_worker_info() is not None:
             tensor.share_memory_()  # type: ignore[no-untyped-call]
@@ -146,23 +147,19 @@ class RecordReader:
 
 
 def _never() -> bool:
-    """A worker finishes its step before it takes one of the next epoch: never cancelled."""
+    """Return False: a worker always finishes its step."""
     return False
-
-
-def _none() -> None:
-    """Do nothing: no other thread of a worker reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collated:
-    """One batch, as a worker sends it to its rank."""
+    """The message of a worker to its rank: one batch."""
 
     tensors: Tensors
     batch: Batch
-    """Its `ready` is the end of collating, before it is sent."""
+    """The batch; it is ready when it is collated, before it is sent."""
     worker: int
-    """Process id of the worker."""
+    """Process ID of the worker."""
     cpu_seconds: float
     """User + system seconds of the worker so far."""
     counts: ReadCounts
@@ -172,35 +169,35 @@ class Collated:
 class StepDataset(torch.utils.data.Dataset[Tensors]):
     """A map-style dataset that reads whole steps.
 
-    It returns errors: a raised one would reach the rank as DataLoader's traceback of the worker.
+    It returns errors, because DataLoader would pass a raised one on as a traceback of the worker.
     """
 
     def __init__(self, reader: SampleReader | RecordReader | FeedrateError, cpu_seconds: float = 0.0) -> None:
-        """`reader` may be the error that kept it from being opened: then all steps return it.
+        """Take the reader, or the error of opening it, which all steps then return.
 
-        `cpu_seconds`: as LoaderSpec.batch_cpu_seconds.
+        `cpu_seconds` is LoaderSpec.batch_cpu_seconds.
         """
         self.reader = reader
         self._cpu_seconds = cpu_seconds
         self._diary: _Diary | None = None
 
     def __reduce__(self) -> tuple[Callable[[bytes, float], StepDataset], tuple[bytes, float]]:
-        # Packed, so that an error of opening files does not end the new worker while it unpickles.
+        # Pickled here, so that an error of opening files does not end the new worker while it unpickles.
         return _opened, (bytes(ForkingPickler.dumps(self.reader)), self._cpu_seconds)
 
     def close(self) -> None:
-        """Close the files that are open. Only steps of an error can be read afterwards."""
+        """Close the open files; steps return an error afterwards."""
         if isinstance(self.reader, RecordReader):
             self.reader.close()
         self._diary = None
         self.reader = RankError("the worker ends")
 
     def __getitems__(self, requests: Sequence[StepRequest]) -> Collated | FeedrateError:
-        """Read the only one of `requests`."""
+        """Load the only one of `requests`."""
         (request,) = requests
         if isinstance(self.reader, FeedrateError):
             return self.reader
-        if torch.utils.data.get_worker_info() is None:  # the rank, which reads its schedstat itself
+        if torch.utils.data.get_worker_info() is None:  # the rank reads its own schedstat
             return _collated(self.reader, request, self._cpu_seconds, None)
         if self._diary is None:
             self._diary = _Diary(self.reader.whole.storage)
@@ -223,10 +220,10 @@ def _collated(
         loaded = reader.load(request)
     except FeedrateError as error:
         return error
-    except Exception as error:  # noqa: BLE001  a bug: the rank says where, not four tracebacks of torch's
+    except Exception as error:  # noqa: BLE001  a bug, which the rank reports without torch's tracebacks
         return RankError(unexpected(error))
     while time.process_time() < spent + cpu_seconds:
-        zlib.crc32(_ZEROS)  # as decoders do, without Python's lock
+        zlib.crc32(_ZEROS)  # as decoders do, without the GIL
     ready, counts = time.monotonic(), reader.whole.storage.stats.drain()
     made = diary.end(before) if diary and before else None
     batch = Batch(request.portion.samples, loaded.bytes, ready, loaded.began, made)
@@ -243,11 +240,11 @@ class _Diary:
         self._books = Books(storage.stats.tallies, together=workers)
 
     def begin(self) -> Page:
-        """Start a batch."""
+        """Return the counters at the start of a batch."""
         return self._books.look()
 
     def end(self, before: Page) -> Made | None:
-        """End the batch that `begin` started with `before`; None without schedstat."""
+        """Return the account of the batch since `before`, the result of `begin`; None without schedstat."""
         page, last = self._books.look(), self._last
         self._last = page
         if not self._books.kept:
@@ -259,12 +256,12 @@ class _Diary:
 
 
 def as_it_is(collated: Any) -> Any:
-    """Return `collated`: the dataset has collated the batch already."""
+    """Return `collated`, which the dataset has collated already."""
     return collated
 
 
 def watch_calls(tell: Connection, worker: int) -> None:
-    """Give this worker's calls into the storage the deadline of a rank's; an error goes through `tell`."""
+    """Watch this worker's calls into the storage as a rank's; send an error through `tell`."""
 
     def end(error: StorageError) -> None:
         tell.send(error)
@@ -275,7 +272,7 @@ def watch_calls(tell: Connection, worker: int) -> None:
 
 
 def _let_go() -> None:
-    """Close the dataset's files while the watchdog runs: closing may hang as the storage does."""
+    """Close the dataset's files while the watchdog runs: the close may hang."""
     info = torch.utils.data.get_worker_info()
     if info is not None and isinstance(info.dataset, StepDataset):
         info.dataset.close()

@@ -1,1 +1,1 @@
-"""The loop of one rank, the communicator, and what ranks do together."""
+"""The training loop of a rank, the communicator, and the collective operations of ranks."""

@@ -1,4 +1,4 @@
-"""The emulated accelerator: it draws step times from a profile and sleeps for them."""
+"""The emulated accelerator: draws step times from a profile and sleeps for as long."""
 
 from __future__ import annotations
 
@@ -35,20 +35,17 @@ class MonotonicClock:
 
 
 _DOMAIN = 0x5354455054494D45
-"""Counter word that separates these numbers from others of a Philox with the same seed."""
+"""Counter word that separates these random numbers from others of a Philox with the same seed."""
 _WORDS = 4
 """Random words per Philox counter."""
 _AHEAD = 256
 """Steps drawn at once."""
 KEPT = 200
-"""Maximum number of times that a profile keeps."""
+"""Most step times that a profile stores."""
 
 
 def quantiles_of(times: NDArray[np.float64]) -> tuple[float, ...]:
-    """Return the times that a profile keeps of measured ones, in order; their mean is exactly the same.
-
-    They are the means of equal parts of the sorted times.
-    """
+    """Return the means of equal parts of the sorted `times`; they preserve the mean exactly."""
     count = min(KEPT, len(times))
     total = np.concatenate([[0.0], np.cumsum(np.sort(times))])
     edges = np.interp(np.linspace(0, len(times), count + 1), np.arange(len(total)), total)
@@ -61,7 +58,7 @@ def uniforms(seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64
     block, skipped = divmod(first, _WORDS)
     key = np.array([seed, rank], dtype=np.uint64)
     philox = np.random.Philox(key=key, counter=np.array([block, _DOMAIN, 0, 0], dtype=np.uint64))
-    # NumPy keeps raw words the same in all its versions, but not distributions.
+    # NumPy guarantees the same raw words in all its versions, but not the same distributions.
     raw = philox.random_raw(skipped + steps)[skipped:]
     return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -77,8 +74,8 @@ def step_times(spec: AcceleratorSpec, seed: int, rank: int, first: int, steps: i
         return np.full(steps, spec.step_seconds)
     times = np.array(spec.quantiles)
     drawn = uniforms(seed, 0 if spec.together else rank, first, steps) * len(times)
-    found: NDArray[np.float64] = times[drawn.astype(np.int64)]
-    return found
+    chosen: NDArray[np.float64] = times[drawn.astype(np.int64)]
+    return chosen
 
 
 def endless(spec: AcceleratorSpec, seed: int, rank: int) -> Iterator[float]:
@@ -90,7 +87,7 @@ def endless(spec: AcceleratorSpec, seed: int, rank: int) -> Iterator[float]:
 class Accelerator:
     """Emulates compute by sleeping for each of `times`, in seconds.
 
-    Up to `in_flight` steps are submitted and not done; the process sleeps while the queue is full.
+    The queue holds up to `in_flight` steps; the process sleeps while it is full.
     """
 
     def __init__(self, times: Iterator[float], clock: Clock, in_flight: int = 1) -> None:
@@ -101,12 +98,12 @@ class Accelerator:
     def compute(self, begin: float) -> tuple[float, float]:
         """Queue the step that begins at `begin`, and sleep until there is room for another one.
 
-        Return its nominal seconds and its end. If the step should be over already, it ends now.
+        Return its nominal seconds and its end. A step that should have ended before now ends now.
         """
         nominal = next(self._times)
-        # An absolute deadline: work since `begin` is hidden behind the step, as host work is behind a real
-        # accelerator, and late wake-ups do not add up. 500 relative sleeps of 5 ms drifted by 97 ms on an
-        # idle machine, by 2.1 s on a busy one.
+        # The deadline is absolute: host work since `begin` overlaps the step, as with a real accelerator, and
+        # late wake-ups do not add up. 500 relative sleeps of 5 ms drifted by 97 ms on an idle machine, by
+        # 2.1 s on a busy one.
         end = max(begin + nominal, self._clock.now())
         self._ends.append(end)
         self._clock.sleep_until(self._ends[0])

@@ -1,4 +1,4 @@
-"""Divide a rank's waits for batches by cause, from schedstat: storage, cores, quota, work or loader."""
+"""Divide a rank's waits for batches by cause, with schedstat: storage, cores, quota, work or loader."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from emulator.order import Portion
 from emulator.record.schedstat import Books, Page, Stretch
 
 _PERIOD = 0.1
-"""Seconds between two waits for which schedstat is read; the waits between count as divided like them."""
+"""Seconds between two waits for which schedstat is read; waits in between are divided in proportion."""
 _OFTEN = 0.05
-"""The interval early in a run, as a share of the time so far: short runs are sampled, too."""
+"""The interval early in a run, as a share of the time so far, so that short runs are sampled, too."""
 _LONG = 0.02
-"""A wait between them that is longer than this, in seconds, is accounted for since the last reading."""
+"""Seconds of a wait from which schedstat is read before the interval has passed."""
 
 
 class Account(NamedTuple):
@@ -24,13 +24,13 @@ class Account(NamedTuple):
     reading: Stretch
     """Waits until a batch had been read, without the first batch."""
     process: Stretch
-    """Time of the threads that do not read, workers' included, from the first batch to the last."""
+    """Time of the threads that do not read, including workers', from the first batch to the last."""
     readers: Stretch = Stretch()
-    """Time of the threads that read. Those of worker processes count while they make a batch."""
+    """Time of the threads that read; in worker processes only while they make a batch."""
 
 
 class Accounted:
-    """A Loader that accounts for its waits. Only the thread that made `books` may use it."""
+    """A Loader that divides the waits for it by cause. Only the thread that made `books` may use it."""
 
     def __init__(self, loader: Loader, books: Books) -> None:
         self._loader = loader
@@ -40,27 +40,27 @@ class Accounted:
         self._making = Stretch()
         self._first: Page | None = None
         self._last: Page | None = None
-        self._taken, self._takings = 0.0, 0
+        self._delay, self._delays = 0.0, 0
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """See Loader.read."""
         batches = iter(self._loader.read(portions))
         while True:
             asked = time.monotonic()
-            opened = self._due(asked)
-            if opened:
+            due = self._due(asked)
+            if due:
                 self._last = self._books.look()
             batch = next(batches, None)
             if batch is None:
                 return
             got = time.monotonic()
             waited = max(0.0, min(got, batch.ready) - asked)
-            if self._first is None:  # the pipeline was empty: AU leaves this step out
+            if self._first is None:  # the pipeline was empty: AU excludes this step
                 self._first = self._last = self._books.look()
             elif batch.made is not None:
                 self._add_made(batch, batch.made, asked, waited)
-            elif waited > (0.0 if opened else _LONG):
-                self._look_up(waited, got - batch.ready if opened else None)
+            elif waited > (0.0 if due else _LONG):
+                self._add_read(waited, got - batch.ready if due else None)
             yield batch
 
     def _due(self, now: float) -> bool:
@@ -69,7 +69,7 @@ class Accounted:
         return now - self._last.time >= min(_PERIOD, _OFTEN * (now - self._first.time))
 
     def _add_made(self, batch: Batch, made: Made, asked: float, waited: float) -> None:
-        """Account for a wait for a worker process, which has accounted for its own time."""
+        """Account for a wait for a worker process, from the worker's account of its time."""
         idle = min(waited, made.idle, max(0.0, batch.began - asked))
         busy = made.stretch.lasting(waited - idle)
         starting = min(idle, made.starting)
@@ -77,21 +77,21 @@ class Accounted:
         self._handing = self._handing.plus(made.others)
         self._making = self._making.plus(made.stretch)
 
-    def _look_up(self, waited: float, taken: float | None) -> None:
-        """Account for a wait for threads of this process; `taken` s passed until it noticed."""
+    def _add_read(self, waited: float, delay: float | None) -> None:
+        """Account for a wait for threads of this process, which noticed the batch after `delay` seconds."""
         assert self._last is not None
         before, self._last = self._last, self._books.look()
-        if taken is not None:
-            # A reader takes Python's lock at the end of each request, which looks like sleep within it. The
-            # time to notice a batch, less the own wait for a core, estimates that and is deducted.
-            own = self._books.others(before, self._last)
-            self._taken += max(0.0, taken - own.cores - own.quota - own.work)
-            self._takings += 1
-        lock = self._taken / max(1, self._takings)
+        if delay is not None:
+            # A reader waits for the GIL at the end of each request, which looks like sleep in the request.
+            # The delay of this thread, less its wait for a core, estimates that wait, which is deducted.
+            others = self._books.others(before, self._last)
+            self._delay += max(0.0, delay - others.cores - others.quota - others.work)
+            self._delays += 1
+        lock = self._delay / max(1, self._delays)
         self._reading = self._reading.plus(self._books.reading(before, self._last, lock).lasting(waited))
 
     def account(self) -> Account | None:
-        """Return the account of the batches so far; None without schedstat or after one batch only."""
+        """Return the account of the batches so far; None without schedstat or before the second batch."""
         if not self._books.kept or self._first is None or self._first is self._last:
             return None
         end = self._books.look()

@@ -2,12 +2,12 @@
 
 A polled MPI barrier polls in each of its log2(ranks) rounds: with 64 ranks on a node and 1 ms of sleep
 between polls it took 30 ms a step. Here the ranks of a node sleep until a pipe is readable. The first rank of
-each node meets the other nodes through sockets (run.links), or polls an MPI barrier where those could not be
-connected. `cost` measures either; the result has it.
+each node synchronizes with the other nodes through sockets (run.links), or by a polled MPI barrier if those
+could not be connected. The result has the cost of either, as measured by `cost`.
 
 On busy cores each wake-up waits for a core, so wake-ups must not form a chain. The last of the other ranks to
 arrive wakes the first rank, once. The others sleep in poll(2), where one write wakes all of them; in read(2)
-each would wake the next only after it got a core itself.
+each would wake the next one, after its own wait for a core.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from emulator.storage.base import Closing
 
 _PIPES = ("arrive", "full", "leave-0", "leave-1")
 _MOMENT = struct.Struct("=d")
-"""A message in a pipe: seconds of CLOCK_MONOTONIC, which all processes of a host share."""
+"""A message in a pipe: CLOCK_MONOTONIC in seconds, which is the same in all processes of a host."""
 _COST_ROUNDS = 15
 
 
@@ -42,14 +42,13 @@ class StepBarrier(Closing):
     """The barrier of all ranks of `comm`. All of them make and close it.
 
     Each rank but the first writes the end of its step to `arrive`. If `arrive` then holds the ends of all
-    others, the rank wakes the first rank through `full`. Two ranks may both see that, so to the first rank
-    `full` is only a wake-up, and it counts the ends itself. It writes the last end, once per other rank, to
-    one of two `leave` pipes in turn: a fast rank in the next barrier must not read the answer meant for a
-    slow one.
+    others, the rank wakes the first rank through `full`. Two ranks may both see that, so the first rank
+    counts the ends itself. It writes the last end, once per other rank, to one of two `leave` pipes in turn,
+    so that a fast rank in the next barrier does not read an answer meant for a slow one.
     """
 
     def __init__(self, comm: Comm, node: Comm, links: HostLinks | None = None) -> None:
-        """`node` is the group of `comm`'s ranks on this host; `links` are this host's, if hosts are joined.
+        """Open the pipes. `node` is the group of `comm`'s ranks on this host; `links` connect joined hosts.
 
         The hosts of `comm` must be the first of the joined ones. Raises StorageError.
         """
@@ -60,7 +59,7 @@ class StepBarrier(Closing):
         self._links = None
         if self._leaders and all(self._leaders.allgather(links is not None and links.number == leaders.rank)):
             self._links = links
-        # The longest that a polled barrier takes if all enter at once: one poll in each round.
+        # Longest time of a polled barrier if all enter at once: one poll in each round.
         self._polled = 2 * STEP_POLL * math.ceil(math.log2(max(2, leaders.size)))
         self._pipes = _open_pipes(node) if self._others else []
         self._answers = []
@@ -73,8 +72,8 @@ class StepBarrier(Closing):
     def wait(self, end: float) -> float:
         """Wait until every rank has called this; return the latest `end` of all.
 
-        `end` is the end of this rank's step. Both are seconds of this host's time.monotonic. Polled MPI
-        cannot compare hosts' clocks: if this node waited for another, the result is the end of that wait.
+        `end` is the end of this rank's step. Both are seconds of this host's time.monotonic. A polled MPI
+        barrier cannot compare hosts' clocks: if this node waited for another, it returns the end of the wait.
         Raises RankError if another host is lost.
         """
         last = end
@@ -82,7 +81,7 @@ class StepBarrier(Closing):
             last = self._other_nodes(end)
         elif self._first:
             arrive, full = self._pipes[:2]
-            os.read(full, self._others)  # drains `full`: it may hold a second wake-up of an older step
+            os.read(full, self._others)  # drain `full`, which may hold a second wake-up of an older step
             ends = b""
             missing = self._others * _MOMENT.size
             while len(ends) < missing:
@@ -102,11 +101,11 @@ class StepBarrier(Closing):
 
     @property
     def polled(self) -> bool:
-        """True if hosts poll MPI: the barrier's own time is then part of a step's columns."""
+        """True if hosts poll MPI: the time of the barrier itself is then part of a step's columns."""
         return self._leaders is not None and self._links is None
 
     def _other_nodes(self, last: float) -> float:
-        """Wait for the other nodes; the latest end of all, or the end of the wait for them."""
+        """Wait for the other nodes; return the latest end of all, or the end of the wait for them."""
         if self._leaders is None:
             return last
         if self._links is not None:
@@ -117,7 +116,7 @@ class StepBarrier(Closing):
         return now if now - begin > self._polled else last
 
     def cost(self) -> float:
-        """Measure this barrier with all ranks arriving at once: median seconds on this rank.
+        """Return the median seconds that this barrier takes on this rank if all ranks arrive at once.
 
         Collective. Raises RankError.
         """
@@ -143,7 +142,7 @@ def _open_pipes(node: Comm) -> list[int]:
                 for name in _PIPES:
                     os.mkfifo(Path(folder) / name, 0o600)
             place = Path(node.bcast(folder))
-            # O_RDWR: opening does not wait for the other end, and no reader sees an end of file.
+            # With O_RDWR, open does not wait for the other end, and no reader sees EOF.
             pipes = [os.open(place / name, os.O_RDWR | os.O_CLOEXEC) for name in _PIPES]
             node.barrier()
     finally:

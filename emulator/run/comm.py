@@ -1,11 +1,11 @@
 """The communicator of ranks, and how all ranks end when one fails.
 
 MPI's own barriers and collectives spin, which takes the CPU from readers when there are more ranks than
-cores. So every collective here first waits in a barrier that polls and sleeps. What every rank has is sent
-as an array; objects are for what one rank, or the first one of each host, has to say.
+cores. So every collective here first waits in a barrier that polls and sleeps. Data of all ranks are sent as
+arrays; objects are only for data of one rank, or of the first rank of each host.
 
 Before measuring, ranks agree on an error and report it once (`agreed`). Later, the first rank that fails
-reports why and ends all others (`guarded`); what was measured is kept.
+reports why and ends all others (`guarded`); the measurement so far is kept.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ _HOST_BYTES = 64
 
 
 class Comm(Whole):
-    """A group of ranks. This class is a group of one, without MPI; `MpiComm` is the general one.
+    """A group of ranks. This class is a group of one, without MPI; `MpiComm` has any number.
 
-    Every method but `abort` is collective. As a Whole it sums up the rows of all ranks of a point.
+    Every method but `abort` is collective. As a Whole it reduces the rows of all ranks of a point.
     """
 
     rank: int = 0
     size: int = 1
     differences: str = ""
-    """Software that is not the same on all hosts of the world, in words; empty if there is none."""
+    """How the software of the world's hosts differs, as text; empty if it does not."""
     links: HostLinks | None = None
     """This host's connections to others of the world, on its first rank."""
     unjoined: str = ""
-    """Why the world's hosts have no such connections, in words; empty if they have, or there is one host."""
+    """Why the world's hosts have no such connections; empty if they have, or there is one host."""
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
-        """Wait for all ranks; poll at least every `poll` seconds, and sleep in between."""
+        """Wait for all ranks; poll at least every `poll` seconds, with sleep in between."""
 
     def bcast(self, value: Any) -> Any:
         """Return rank 0's `value` on every rank."""
@@ -133,18 +133,18 @@ class MpiComm(Comm):
     def _reduced(self, values: Floats, operation: str) -> Floats:
         from mpi4py import MPI
 
-        found = np.array(values, np.float64, order="C")
+        result = np.array(values, np.float64, order="C")
         self.barrier(STEP_POLL)
-        self._comm.Allreduce(MPI.IN_PLACE, found, getattr(MPI, operation))
-        return found
+        self._comm.Allreduce(MPI.IN_PLACE, result, getattr(MPI, operation))
+        return result
 
     def all(self, values: NDArray[Any]) -> NDArray[Any]:
         own, sizes = np.ascontiguousarray(values), np.empty(self.size, np.int64)
         self.barrier(STEP_POLL)
         self._comm.Allgather(np.array([own.nbytes]), sizes)
-        found = np.empty(sizes.sum(), np.uint8)
-        self._comm.Allgatherv(own.reshape(-1).view(np.uint8), [found, sizes])
-        return found.view(own.dtype).reshape(-1, *own.shape[1:])
+        gathered = np.empty(sizes.sum(), np.uint8)
+        self._comm.Allgatherv(own.reshape(-1).view(np.uint8), [gathered, sizes])
+        return gathered.view(own.dtype).reshape(-1, *own.shape[1:])
 
     def split(self, color: int) -> MpiComm:
         self.barrier()
@@ -158,8 +158,8 @@ class MpiComm(Comm):
         return self._hosts
 
     def node(self) -> MpiComm:
-        # By host name rather than Split_type(SHARED): hosts that share a kernel (network namespaces,
-        # containers) are hosts of their own here, as they are in the host table.
+        # By host name, not Split_type(SHARED): containers that share a kernel are separate hosts here, as in
+        # the host table.
         if self._node is None:
             self._node = self.split(self.hosts().index(socket.gethostname()))
         return self._node
@@ -171,15 +171,15 @@ class MpiComm(Comm):
 
 Value = TypeVar("Value")
 _CODES = 256
-"""More than the largest exit status."""
+"""Number of exit statuses."""
 
 
 class Quiet(SystemExit):
-    """Ends a rank after an error that has been reported already."""
+    """End of a rank after an error that has been reported already."""
 
 
 class Stopped(BaseException):
-    """SIGTERM or SIGINT arrived: mpirun or the user ends the run."""
+    """SIGTERM or SIGINT: mpirun or the user ends the run."""
 
 
 def agreed(comm: Comm, action: Callable[[], Value], out: Path | None = None) -> Value:
@@ -207,9 +207,9 @@ def agreed(comm: Comm, action: Callable[[], Value], out: Path | None = None) -> 
 
 @contextmanager
 def entered(comm: Comm, enter: Callable[[], AbstractContextManager[Value]] | None) -> Iterator[Value | None]:
-    """Enter the context of `enter()` on the ranks that have an `enter`; yield its value, None on others.
+    """Enter the context of `enter()` on the ranks that have one; yield its value, None on others.
 
-    If one cannot be entered, every rank ends, as with `agreed`. Collective over `comm`.
+    If a rank cannot enter, every rank ends, as with `agreed`. Collective over `comm`.
     """
     with ExitStack() as stack:
         yield agreed(comm, lambda: stack.enter_context(enter()) if enter else None)
@@ -224,30 +224,30 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
     """
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the flush
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the flush
         raise Stopped(f"ended by {signal.Signals(number).name}")
 
     before_end(partial(claim_failure, out))
-    with signals_to(stop):  # Stopped is raised, so that spools are flushed on the way out
+    with signals_to(stop):  # `Stopped` unwinds the stack, which flushes spools
         try:
             yield
         except Quiet:
             raise
         except FeedrateError as error:
-            _down(comm, out, str(error), error.exit_code)
+            _fail(comm, out, str(error), error.exit_code)
         except Stopped as stopped:
-            # This rank is not the cause; our launcher, if there is one, names the rank that is.
+            # Another rank may be the cause; feedrate's launcher, if there is one, then names it.
             claim_failure(out, f"{stopped}, by a user or because another rank was killed")
             _end(comm, RankError.exit_code)
         except Exception as error:  # noqa: BLE001  a bug: no rank may hang
-            _down(comm, out, unexpected(error), RankError.exit_code)
+            _fail(comm, out, unexpected(error), RankError.exit_code)
 
 
-def _down(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
+def _fail(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # mpirun ends the others, and this rank ends anyway
+        signal.signal(number, signal.SIG_IGN)  # from mpirun: this rank is ending already
     where = f"rank {comm.rank}: " if comm.size > 1 else ""
-    # In this order: of two ranks that fail at once, the first in both must be the same, or none would print.
+    # All ranks claim in this order: otherwise two that fail at once could each get one, and none would print.
     if end_with(where + line, code) and claim_failure(out, where + line):
         print(f"feedrate: error: {where}{line}", file=sys.stderr, flush=True)
     else:

@@ -1,4 +1,4 @@
-"""Fill a place with a dataset: in one process, over many ranks, or on a Dask cluster."""
+"""Generate a dataset: in one process, over many ranks, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 
 _SMALL_BYTES = 8 << 20
-"""Bytes of a sample below which writers mostly wait for fsync or the object store: then there are more."""
+"""Bytes of a sample below which writers mostly wait for fsync or the object store, so that more are used."""
 _OBJECTS = 16
-"""Small objects that are written at once. Of large ones fewer: each is a copy in memory."""
+"""Small objects written at once. Fewer large ones are: each is a copy in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,12 @@ class Filling:
     threads: int | None = None
     """Number of writers of a process; None: a few more than cores."""
     dask: str = ""
-    """Address of a Dask scheduler, or `local`; empty: this process, or the ranks of `comm`."""
+    """Address of a Dask scheduler, or `local`; empty to use this process, or the ranks of `comm`."""
     write: WriteOptions = field(default_factory=WriteOptions)
     space_check: bool = True
     """Refuse a plan that is larger than the free space."""
     paranoid: bool = False
-    """Compare the checksums of existing files, too, when resuming."""
+    """Compare also the checksums of existing files when resuming."""
     force: bool = False
     """Replace an existing dataset."""
 
@@ -60,32 +60,32 @@ class Filled:
     begun: bool
     """True if it wrote at least the manifest; False if nothing was missing."""
     repeated: Mapping[str, int]
-    """Reason -> number of repeated requests to an object store."""
+    """Number of retried requests to an object store, by reason."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during `generate`. Whole files stay, and the same call resumes."""
+    """Ctrl-C during `generate`. Complete files stay, and the same call resumes."""
 
     def __init__(self, done: int, files: int, size: int) -> None:
         self.done, self.files, self.bytes = done, files, size
 
 
 def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = None) -> Filled | None:
-    """Make the missing files of the dataset `plan` in `store`; return None on ranks after the first.
+    """Make the missing files of the dataset `plan` in `store`; return None on ranks other than the first.
 
-    Collective over `comm`; ranks make shares of the files. The bytes depend on the plan alone. Raises
-    SpecError, DatasetError, StorageError, Interrupted; Quiet where a rank has said the error.
+    Collective over `comm`; each rank makes a share of the files. Their bytes depend only on the plan. Raises
+    SpecError, DatasetError, StorageError, Interrupted; Quiet if a rank has reported the error.
     """
     how = how or Filling()
     if how.dask and comm.size > 1:
-        raise SpecError("--dask under mpirun would make every file twice", "use one of them")
+        raise SpecError("--dask under mpirun would make every file twice", "use only one of them")
     first = comm.rank == 0
     if isinstance(store, FolderStore):
         agreed(comm, lambda: require_no_result_around(store.root) if first else None)
     with ExitStack() as stack:
-        nobody = nullcontext((Holding(store), None))
-        holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else nobody))
-        # Seeds are files: one rank of each host makes them if hosts do not share the folder.
+        no_lock = nullcontext((Holding(store), None))
+        holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else no_lock))
+        # Seeds are local files, so one rank of each host makes them for an object store.
         makes_seeds = first if isinstance(store, FolderStore) else comm.node().rank == 0
         if how.force:
             agreed(comm, lambda: removable(holding) if first else None)
@@ -98,7 +98,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
         files_left, bytes_left = map(int, left)
 
         def begin() -> bool:
-            """Prepare the place if there is something to do; return whether there is."""
+            """Prepare the store if there is something to do; return whether there is."""
             if old is None or (not files_left and writer.finished()):
                 return False
             if how.space_check:
@@ -139,4 +139,4 @@ def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filli
         if comm.size == 1:
             raise
         print(f"feedrate: error: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
-        comm.abort(error.exit_code)  # takes all down; the next run resumes
+        comm.abort(error.exit_code)  # ends all ranks; the next run resumes

@@ -1,7 +1,7 @@
-"""Connect two hosts by TCP: find an address that works, and prove to each other that both belong to the run.
+"""Connect two hosts by TCP: find an address that works, and authenticate each end to the other.
 
-MPI has told all hosts a token and every host's listening addresses. A host listens on its own addresses only,
-and only until the hosts below it in the tree (`run.links`) have connected.
+All hosts have received a token and every host's listening addresses through MPI. A host listens only on its
+own addresses, and only until the hosts below it in the tree (`run.links`) have connected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import NamedTuple
 
 CALL_SECONDS = 2.0
-"""Longest time for one address to answer, seconds."""
+"""Seconds for one address to answer."""
 _BACKLOG = 32
 _NUMBER = struct.Struct("=I")
 _PROOF_BYTES = _NUMBER.size + hashlib.sha256().digest_size
@@ -36,31 +36,31 @@ class Proof(NamedTuple):
 
     @classmethod
     def of(cls, token: bytes, number: int) -> Proof:
-        """Return the proof for connection `number`, which no other connection of the run has."""
-        said = _NUMBER.pack(number)
-        return cls(*(said + hmac.digest(token, who + said, "sha256") for who in (b"caller", b"answerer")))
+        """Return the proof for connection `number`, a number that is unique in the run."""
+        packed = _NUMBER.pack(number)
+        return cls(*(packed + hmac.digest(token, who + packed, "sha256") for who in (b"caller", b"answerer")))
 
 
 def own_addresses() -> list[Interface]:
     """Return this host's addresses and their networks; loopback only if there is no other.
 
-    Without link-local ones, which need the name of an interface.
+    Link-local ones are left out, because they need the name of an interface.
     """
     import psutil  # 15 ms of CPU, which only the first rank of each of several hosts pays
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    found = [
+    interfaces = [
         ip_interface(f"{address.address.partition('%')[0]}/{_prefix(address.netmask)}")
         for name, addresses in psutil.net_if_addrs().items()
         for address in addresses
         if name in up and address.family in (socket.AF_INET, socket.AF_INET6)
     ]
-    known = [one for one in found if not one.ip.is_link_local]
-    return [one for one in known if not one.ip.is_loopback] or known
+    usable = [one for one in interfaces if not one.ip.is_link_local]
+    return [one for one in usable if not one.ip.is_loopback] or usable
 
 
 def _prefix(netmask: str | None) -> str:
-    """Return a netmask as ipaddress takes it: for IPv6 the number of bits."""
+    """Return a netmask in the form that ipaddress accepts: for IPv6 the number of bits."""
     if netmask and ":" in netmask:
         return str(int(ip_address(netmask)).bit_count())
     return netmask or "32"
@@ -85,7 +85,7 @@ def listen(address: Interface) -> socket.socket:
 def likely_first(there: Sequence[Address], own: Sequence[Interface]) -> list[Address]:
     """Sort another host's addresses: those in a network of this host first, those equal to its own last.
 
-    Hosts share an address where each has a bridge for its containers.
+    Hosts have an address in common if each has a bridge for its containers.
     """
 
     def order(candidate: Address) -> tuple[bool, bool]:
@@ -127,17 +127,15 @@ def answer(
         while len(found) < len(expected):
             ready = readable(listeners, deadline - time.monotonic())
             if not ready:
-                raise TimeoutError(
-                    f"{len(expected) - len(found)} of {len(expected)} connections from hosts did not come"
-                )
+                raise TimeoutError(f"{len(expected) - len(found)} of {len(expected)} hosts did not connect")
             link, _ = ready[0].accept()
             with suppress(OSError):
                 link.settimeout(CALL_SECONDS)
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                said = receive(link, _PROOF_BYTES)
-                (number,) = _NUMBER.unpack_from(said)
+                received = receive(link, _PROOF_BYTES)
+                (number,) = _NUMBER.unpack_from(received)
                 proof = expected.get(number)
-                if proof and number not in found and hmac.compare_digest(said, proof.caller):
+                if proof and number not in found and hmac.compare_digest(received, proof.caller):
                     link.sendall(proof.answerer)
                     found[number] = link
                     continue
@@ -150,7 +148,7 @@ def answer(
 
 
 def readable(links: Sequence[socket.socket], seconds: float) -> list[socket.socket]:
-    """Return those of `links` that have something to read within `seconds`."""
+    """Return those of `links` that become readable within `seconds`."""
     waiting = select.poll()  # select() fails in a rank with more than 1,024 open files
     for link in links:
         waiting.register(link, select.POLLIN)

@@ -1,7 +1,7 @@
-"""Heartbeats between the ranks of a host: a rank that is stopped, or hangs unseen, ends the run.
+"""Heartbeats between the ranks of a host: they end a run in which a rank is stopped or hangs.
 
-The ranks share a page of memory. Each writes the time into its own slot and looks at the next rank's, so no
-one process has to outlive the others. Hosts watch each other through `run.links`.
+The ranks share a page of memory. Each writes the time into its own slot and checks that of the next rank, so
+that no process has to outlive the others. Hosts watch each other through `run.links`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from emulator.launch.watch import at_each_beat, end_rank, storage_timeout
 from emulator.run.comm import Comm, agreed
 
 _SLOT = struct.Struct("=d2q")
-"""Last heartbeat (seconds of CLOCK_MONOTONIC; infinity after the rank's end), process, rank of the world."""
+"""Last heartbeat (CLOCK_MONOTONIC in seconds; infinity after the rank's end), process, rank in the world."""
 
 
 def watch_each_other(world: Comm) -> None:
     """End all ranks when a rank of this host has had no heartbeat for --storage-timeout.
 
-    Does nothing under feedrate's own launcher, which sees every rank. Collective over `world`: all ranks end
-    where there is no room for the page.
+    Does nothing under feedrate's own launcher, which watches every rank. Collective over `world`; all ranks
+    end if a host has no room for the page.
     """
     if SCRATCH_VARIABLE in os.environ:
         return
     node = world.node()
-    alone = node.size == 1  # other hosts may have more ranks, which wait for this one
+    alone = node.size == 1  # other hosts may have more ranks, so this one takes part in the collectives
     path = node.bcast(agreed(world, lambda: _new_page(node.size) if node.rank == 0 and not alone else ""))
     page = agreed(world, lambda: None if alone else _mapped(path))
     if page is not None:
@@ -50,7 +50,7 @@ def watch_each_other(world: Comm) -> None:
 def _new_page(ranks: int) -> str:
     with storage_errors("cannot make the page of heartbeats"):
         number, path = tempfile.mkstemp(prefix="feedrate-", dir=memory_folder())
-        os.posix_fallocate(number, 0, ranks * _SLOT.size)  # a full tmpfs would be a SIGBUS later
+        os.posix_fallocate(number, 0, ranks * _SLOT.size)  # a full tmpfs would cause a SIGBUS later
         os.close(number)
         return path
 
@@ -65,7 +65,7 @@ def _mapped(path: str) -> mmap.mmap:
 
 
 class _Watch:
-    """One rank's look at the next one of its host."""
+    """One rank's watch over the next rank of its host."""
 
     def __init__(self, page: mmap.mmap, node: Comm, rank: int, timeout: float) -> None:
         self._page, self._rank, self._timeout = page, rank, timeout
@@ -82,16 +82,16 @@ class _Watch:
         _SLOT.pack_into(self._page, self._own, now, os.getpid(), self._rank)
 
     def look(self) -> None:
-        """Write a heartbeat; end this rank, and so all, if the next one has had none for too long."""
+        """Write a heartbeat; end all ranks if the next one has had none for too long."""
         if self._looked == math.inf:
             return
         now = time.monotonic()
         self._beat(now)
         if now - self._looked > self._timeout / 2:
-            self._since = now  # this process was stopped: the next one may have been, too
+            self._since = now  # this process was stopped: so may have been the next one
         self._looked = now
         beat, pid, rank = _SLOT.unpack_from(self._page, self._next)
         silent = now - max(beat, self._since)
         if silent > self._timeout:
-            told = no_heartbeat(rank, socket.gethostname(), silent, pid, process_state(pid))
-            end_rank(self._rank, RankError(told, "what was measured is kept"), witness=True)
+            problem = no_heartbeat(rank, socket.gethostname(), silent, pid, process_state(pid))
+            end_rank(self._rank, RankError(problem, "what was measured is kept"), witness=True)

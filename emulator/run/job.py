@@ -1,4 +1,4 @@
-"""The job of a run or sweep: what trains, on which dataset, and how long a point is."""
+"""The job of a run or sweep: its workload, its dataset, and the length of a point."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from emulator.units import show_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """A run or sweep as the user asked for it. The same on every rank."""
+    """A run or sweep as the user requested it; the same on every rank."""
 
     kind: Kind
     dataset: Place
-    """Its folder or object URL."""
+    """Folder or object URL."""
     workload: Workload
     loader: str
     """An entry point of `feedrate.loaders`."""
@@ -30,24 +30,24 @@ class TrainingJob:
     epochs: int | None
     """Most epochs of a point; None: as many as `steps` need."""
     steps: int | None
-    """Most steps of a rank in a point; None: whole epochs. With neither, `enough_steps`."""
+    """Most steps of a rank in a point; None: whole epochs. If `epochs` is None, too: `enough_steps`."""
     precision: float = 0.05
     """Requested width of the knee's interval, as a share."""
     placement: Placement = "spread"
     """`spread`: evenly over all hosts. `pack`: fill one host after the other."""
     verify_reads: bool = False
-    """Compare every sample that is read with the manifest's checksum."""
+    """Compare the checksum of every sample that is read with the manifest."""
     out: Path
     force: bool = False
     """Overwrite a result in `out`."""
     resume: bool = False
     """Continue the sweep in `out`."""
     command: tuple[str, ...]
-    """The command line that repeats it."""
+    """The command line that repeats this job."""
     label: str = ""
-    """A name for the result, for people."""
+    """A name for the result, for its readers."""
     rules: Rules = NO_RULES
-    """The rules by which the result is to be valid."""
+    """The rules that the result has to meet."""
 
     @property
     def direct(self) -> bool:
@@ -56,11 +56,11 @@ class TrainingJob:
         return self.loader == "direct" and self.storage.cache == "cold" and not cached
 
     def rank_plan(self, manifest: Manifest, number: int, ranks: int) -> RankPlan:
-        """The plan of point `number` for `ranks` ranks. Raises DatasetError for too few samples."""
+        """Return the plan of point `number` for `ranks` ranks. Raises DatasetError for too few samples."""
         plan = plan_for(self.workload, manifest.samples, ranks, manifest.samples_per_file)
         plan.require_a_step()
-        # Each point has its own order: the head of one order, read at every count, would come from caches
-        # behind the mount.
+        # Each point has its own order: if all read the same samples first, caches behind the mount would
+        # serve them.
         seed = self.workload.training.shuffle_seed + number
         epochs, steps = self.epochs, self.steps
         if epochs is None and steps is None:
@@ -73,11 +73,11 @@ POINT_SECONDS = 30.0
 
 
 def enough_steps(workload: Workload, ranks: int, precision: float) -> int:
-    """Steps of a rank that make a point of `ranks` ranks long enough.
+    """Return the steps of a rank that make a point of `ranks` ranks long enough.
 
-    The largest of: steps that compute for POINT_SECONDS; steps after which read-ahead no longer matters (the
-    flag `short`); and steps whose mean sample size is known to half of `precision` with 95 % confidence, by
-    the workload's standard deviation.
+    The largest of: steps that compute for POINT_SECONDS; steps after which prefetched batches no longer
+    matter (the flag `short`); and steps whose mean sample size is known to half of `precision` with 95 %
+    confidence, according to the workload's standard deviation.
     """
     sample = workload.sample_read
     samples = (2 * 1.96 / precision * sample.bytes_sd / sample.bytes_mean) ** 2
@@ -91,18 +91,18 @@ MEAN_DIFFERENCE = 0.2
 
 
 def mismatch(workload: Workload, manifest: Manifest) -> str:
-    """Say how the dataset differs from the workload's; empty if it does not.
+    """Return how the dataset differs from the workload's; empty if it does not.
 
-    Compares the format, one or many samples a file, and the mean bytes of a sample, which may differ by
+    Compares the format, one or many samples per file, and the mean bytes of a sample, which may differ by
     MEAN_DIFFERENCE and three standard errors.
     """
     sample, mean = workload.sample, manifest.total / max(1, manifest.samples)
     spread = 3 * sample.bytes_sd / math.sqrt(max(1, manifest.samples))
     if manifest.format.removesuffix("-array") != sample.format:
-        return f"its files are {manifest.format}, the workload {workload.name} reads {sample.format}"
+        return f"its files are {manifest.format}, but the workload {workload.name} reads {sample.format}"
     if (manifest.samples_per_file > 1) != (sample.samples_per_file > 1):
-        held = "one sample a file" if manifest.samples_per_file == 1 else "many samples a file"
-        return f"it has {held}, the workload {workload.name} reads {sample.samples_per_file} of each"
+        held = "one sample per file" if manifest.samples_per_file == 1 else "many samples per file"
+        return f"it has {held}, but the workload {workload.name} reads {sample.samples_per_file} of each"
     if abs(mean - sample.bytes_mean) > MEAN_DIFFERENCE * sample.bytes_mean + spread:
         return (
             f"its mean sample has {show_bytes(mean)}, that of the workload {workload.name} "

@@ -1,12 +1,12 @@
-"""A tree of sockets between the first ranks of hosts. A rank that waits in it sleeps in the kernel.
+"""A tree of sockets between the first ranks of hosts, in which a waiting rank sleeps in the kernel.
 
-MPI's own barrier spins. A polled one waits for the next poll in each of its log2(hosts) rounds: AU at steps
-of 3.5 ms fell from 95 % on one host to 37 % on eight. Here a message wakes its receiver. Host i has host
-(i - 1) // FAN above it, so the first n hosts form a tree, too: points on fewer hosts use that.
+MPI's own barrier spins. A polled one waits for the next poll in each of its log2(hosts) rounds: AU with steps
+of 3.5 ms fell from 95 % on one host to 37 % on eight. Here a message wakes its receiver. The parent of host i
+is host (i - 1) // FAN, so the first n hosts also form a tree, which points on fewer hosts use.
 
 A second connection between the same two hosts carries a heartbeat each second: a host whose first rank is
-stopped keeps its connections, and only its silence shows it. A host that leaves says so there: one that ends
-without that is lost.
+stopped keeps its connections, and only missing heartbeats show it. A host that leaves sends a goodbye; one
+whose connection ends without a goodbye is lost.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ from emulator.storage.base import Closing
 from emulator.units import show_seconds
 
 FAN = 8
-"""Hosts directly below a host. A meeting of 9 hosts takes one level, of 73 two, of 585 three."""
+"""Most children of a host. A tree of 9 hosts has one level below its root, of 73 two, of 585 three."""
 
 _JOIN_SECONDS = 10.0
-"""Longest time to connect all hosts, seconds for each level of the tree."""
+"""Seconds to connect all hosts, for each level of the tree."""
 _ROUND_TRIPS = 50
 _SILENCE_SECONDS = 4
-"""Longest time that a host may be unreachable, seconds."""
+"""Seconds after which an unreachable host is lost."""
 _GRACE_SECONDS = 1.5
-"""Seconds for MPI to end this rank after a peer has ended. After them, this rank ends itself."""
+"""Seconds for MPI to end this rank after a peer has ended, before it ends itself."""
 _BEAT_SECONDS = 1.0
 _BEAT, _GOODBYE = b".", b"!"
-"""Messages of a second connection."""
+"""Messages of the second connection."""
 _PATIENCE_SECONDS = 2.0
-"""Seconds after --storage-timeout before a silent host ends the run: its own ranks know more, so go first."""
+"""Seconds after --storage-timeout before a silent host ends the run: its own ranks can report more."""
 
 _UP = struct.Struct("=d")
-"""Message to the host above: end of the last step below, in that host's clock, seconds."""
+"""Message to the parent: latest end of a step in this subtree, in seconds of the parent's clock."""
 _DOWN = struct.Struct("=dd")
-"""Message to a host below: end of the last step of all, and time of sending, in the sender's clock."""
+"""Message to a child: latest end of a step on all hosts, and time of sending, in the sender's clock."""
 
 
 class RemoteClock:
     """An estimate of another host's time.monotonic, in seconds.
 
-    It begins with round trips and follows drift by the time in each later message: of the readings in a
-    second the largest had the shortest delay, and counts.
+    It begins with round trips, and follows drift with the time in each later message: the largest reading of
+    a second counts, because it had the shortest delay.
     """
 
     def __init__(self, trips: Sequence[tuple[float, float, float]]) -> None:
-        """`trips` are round trips: our time before, the other host's time, our time after."""
+        """Start from round trips: our time before, the other host's time, our time after."""
         before, other, after = min(trips, key=lambda trip: trip[2] - trip[0])
         self.delay = (after - before) / 2
         """Delay of a message in seconds: half the shortest round trip, and the largest error of `ahead`."""
@@ -81,7 +81,7 @@ class RemoteClock:
         self._since = after
 
     def hear(self, sent: float, now: float) -> None:
-        """Use a message that was sent at `sent` of the other clock and arrived at `now` of ours."""
+        """Adjust to a message that was sent at `sent` of the other clock and arrived at `now` of ours."""
         if now - self._since > 1.0:
             self._earlier, self._current, self._since = self._current, sent - now + self.delay, now
         self._current = max(self._current, sent - now + self.delay)
@@ -103,7 +103,7 @@ class _Peer:
     """A connected host of the tree."""
 
     def __init__(self, number: int, first: _First, link: socket.socket, life: socket.socket) -> None:
-        """`first` is its first rank; `link` carries the ends of steps, `life` heartbeats."""
+        """Take two connections to the host: `link` carries ends of steps, `life` carries heartbeats."""
         self.number = number
         self.first = first
         self.link = link
@@ -118,7 +118,7 @@ class _Peer:
         self.life.close()
 
     def hear(self) -> bytes:
-        """Return what has come of heartbeats and a goodbye; empty if nothing has, or the host is lost."""
+        """Return the heartbeats and goodbye that have arrived; empty if none has, or the host is lost."""
         with suppress(OSError):
             return self.life.recv(4096, socket.MSG_DONTWAIT)
         return b""
@@ -138,7 +138,7 @@ class _Peer:
 
 
 def _prepare(link: socket.socket) -> None:
-    """Wait forever for messages, but have the kernel probe that the host is there."""
+    """Have receives wait forever, while the kernel probes that the host is up."""
     link.settimeout(None)
     for option, value in (
         (socket.TCP_KEEPIDLE, 1),
@@ -156,10 +156,10 @@ class LostHost(RankError):
     def __init__(self, host: _Peer, error: OSError) -> None:
         self.number = host.number
         self.silent = error.errno in (ETIMEDOUT, EHOSTUNREACH, ENETUNREACH)
-        """True if host or network do not answer; False if a process ended there, which may have said why."""
-        said = error.strerror or str(error)
-        hint = "the network between hosts, or the host" if self.silent else "its first rank has ended"
-        super().__init__(f"lost the connection to {host.first.host} ({said})", hint)
+        """True if host or network do not answer; False if a process ended, which may have reported why."""
+        reason = error.strerror or str(error)
+        hint = "check the host and its network" if self.silent else "its first rank has ended"
+        super().__init__(f"lost the connection to {host.first.host} ({reason})", hint)
 
 
 class HostLinks(Closing):
@@ -177,7 +177,7 @@ class HostLinks(Closing):
 
     @property
     def delay(self) -> float:
-        """Delay of a message to the host above, in seconds; 0 on the first host."""
+        """Delay of a message to the parent, in seconds; 0 on the first host."""
         return self._clock.delay if self._clock else 0.0
 
     def meet(self, last: float, hosts: int) -> float:
@@ -209,10 +209,7 @@ class HostLinks(Closing):
         return last
 
     def guard(self, rank: int, timeout: float) -> None:
-        """End this rank, number `rank` of the world, when a neighbour in the tree is lost.
-
-        So is one that is silent for `timeout` seconds.
-        """
+        """End this rank, `rank` of the world, when a neighbour is lost or silent for `timeout` seconds."""
         peers = [peer for peer in (self._above, *self._below) if peer is not None]
         self._guard = _Guard(rank, self.number, peers, timeout)
 
@@ -226,7 +223,7 @@ class HostLinks(Closing):
 
 
 class _Guard:
-    """A thread that ends its rank when a peer is lost or silent: the rank may be in a read for minutes."""
+    """A thread that ends its rank when a peer is lost or silent, even if the rank is in a long read."""
 
     def __init__(self, rank: int, number: int, peers: Sequence[_Peer], timeout: float) -> None:
         self._rank, self._number = rank, number
@@ -248,7 +245,7 @@ class _Guard:
             ready = dict(self._poll.poll(1e3 * _BEAT_SECONDS))
             now = time.monotonic()
             if now - looked > _BEAT_SECONDS + self._timeout / 2:
-                # This process was stopped, and the others may have been with it.
+                # This process was stopped: so may have been the others.
                 self._heard = dict.fromkeys(self._heard, now)
             looked = now
             if self._stopped.fileno() in ready:
@@ -264,7 +261,7 @@ class _Guard:
                     return
 
     def _attend(self, peer: _Peer, event: int, now: float) -> bool:
-        """Heed an event of a connection to `peer`; return False if this rank ends because of it."""
+        """Handle an event of a connection to `peer`; return False if this rank ends because of it."""
         if peer not in self._heard:
             return True
         heard = peer.hear()
@@ -283,20 +280,17 @@ class _Guard:
 
     def _beat(self) -> None:
         for peer in self._heard:
-            with suppress(OSError):  # poll sees its end
+            with suppress(OSError):  # poll reports its end
                 peer.life.send(_BEAT, socket.MSG_DONTWAIT)
 
     def _silent(self, peer: _Peer, seconds: float) -> None:
         first = peer.first
-        told = f"rank {first.rank} on {first.host} has not reported for {show_seconds(seconds)}"
-        why = (
-            f"it is stopped or hangs, or all of its host does (process {first.process}, state unknown); "
-            "what was measured is kept"
-        )
-        end_rank(self._rank, RankError(told, why), witness=True)
+        problem = f"rank {first.rank} on {first.host} has not reported for {show_seconds(seconds)}"
+        why = f"it or its host is stopped or hangs (process {first.process}); what was measured is kept"
+        end_rank(self._rank, RankError(problem, why), witness=True)
 
     def _lost(self, peer: _Peer) -> bool:
-        """End this rank because `peer` is lost; return False if it has left, or this host leaves."""
+        """End this rank because `peer` is lost; return False if `peer` or this host has left the tree."""
         code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         code = code or peer.life.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         error = LostHost(peer, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
@@ -306,8 +300,8 @@ class _Guard:
         return True
 
     def end(self, error: LostHost) -> None:
-        """End this rank, and so all."""
-        # A host that is cut off may be the first to give a reason, and no one sees what it prints.
+        """End all ranks."""
+        # A host without a network may be the first to report a reason, but nobody sees what it prints.
         end_rank(self._rank, error, aloud=error.silent and error.number > self._number)
 
     def stop(self) -> None:
@@ -319,10 +313,10 @@ class _Guard:
 
 
 def join_hosts(world: Comm) -> tuple[HostLinks | None, str]:
-    """Join the hosts of `world`; return this rank's links, which it has to close, and a problem.
+    """Join the hosts of `world`; return this rank's links, which it has to close, and the problem.
 
-    Only the first rank of a host has links, and they are watched. If hosts could not be joined, no rank has
-    any, and the problem, the same on all ranks, says why; else it is empty. Collective over `world`.
+    Only the first rank of a host has links, and a guard watches them. If hosts could not be joined, no rank
+    has links, and the problem says why, on all ranks; otherwise it is empty. Collective over `world`.
     """
     hosts = world.hosts()
     names = list(dict.fromkeys(hosts))
@@ -341,7 +335,7 @@ def join_hosts(world: Comm) -> tuple[HostLinks | None, str]:
 
 
 def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | None, str]:
-    """Join this host, whose first rank is `rank`, to the tree; return its links, or why it has none.
+    """Join this host, whose first rank is `rank`, to the tree; return its links, or None and why.
 
     Collective over `leaders`.
     """
@@ -370,8 +364,8 @@ def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | N
             peers.append(above)
             clock = RemoteClock([_trip(above) for _ in range(_ROUND_TRIPS)])
         proofs = {one: Proof.of(token, one) for child in below for one in _pair(child)}
-        found = answer(listeners, proofs, deadline)
-        children = [_Peer(child, firsts[child], *(found[one] for one in _pair(child))) for child in below]
+        sockets = answer(listeners, proofs, deadline)
+        children = [_Peer(child, firsts[child], *(sockets[one] for one in _pair(child))) for child in below]
         peers += children
         _show_clock(children)
     except (OSError, FeedrateError) as error:
@@ -385,20 +379,20 @@ def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | N
 
 
 def _pair(child: int) -> tuple[int, int]:
-    """Return the numbers of the connections from host `child` to the one above: for steps, and heartbeats."""
+    """Return the numbers of the connections of `child` to its parent: for steps, and for heartbeats."""
     return 2 * child, 2 * child + 1
 
 
 def levels(hosts: int) -> int:
-    """Return the number of levels of the tree below its first host."""
-    deepest, found = hosts - 1, 0
+    """Return the number of levels of the tree below its root."""
+    deepest, count = hosts - 1, 0
     while deepest > 0:
-        deepest, found = (deepest - 1) // FAN, found + 1
-    return found
+        deepest, count = (deepest - 1) // FAN, count + 1
+    return count
 
 
 def _show_clock(children: Sequence[_Peer]) -> None:
-    """Answer the round trips of the hosts below."""
+    """Answer the round trips of the children."""
     for child in children:
         for _ in range(_ROUND_TRIPS):
             child.receive(1)

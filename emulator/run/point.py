@@ -1,7 +1,7 @@
-"""One point: the active ranks train, and sum up what they measured.
+"""One point: the active ranks train, and combine their measurements.
 
 Each rank keeps its rows. Figures over all rows are reductions (`analysis.parts`); other totals are summed by
-host. So rank 0 receives as much after a million steps as after ten.
+host. So the data that rank 0 receives do not grow with the steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from emulator.storage.counts import ReadCounts, TimedStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 SPOOL_SECONDS = 1.0
-"""Longest time between two writes to the spool: what a killed run loses, at most."""
+"""Longest time between two writes to the spool, and so the most that a killed run loses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Measured:
     rates: Floats
     """Samples/s of all ranks while all were busy (`analysis.throughput.rate_series`)."""
     barrier_polled: bool
-    """True if the barrier's own time is part of a step's columns."""
+    """True if the time of the barrier itself is part of a step's columns."""
     host_rows: HostRows
     """The seconds of all hosts."""
 
@@ -71,7 +71,7 @@ class _Own:
     cpu_seconds: float
     """User + system seconds of the rank and its workers during the loop."""
     host: HostProbe | None
-    """That of the host, on its first rank; stopped."""
+    """The host's probe, stopped; on its first rank only."""
     barrier_seconds: float
     barrier_polled: bool
 
@@ -85,7 +85,7 @@ def run_point(
     progress: Callable[[int], None],
     links: HostLinks | None = None,
 ) -> Measured | None:
-    """Run point `number` on the ranks of `comm`; return the measurement on rank 0, None elsewhere.
+    """Run point `number` on the ranks of `comm`; return the measurement on rank 0, None on others.
 
     `links` are this host's connections, on its first rank. `progress(steps)` is called once a step. Raises
     DatasetError, StorageError.
@@ -107,11 +107,11 @@ def run_point(
     )
     rates = rate_series(busy(own.rows, comm), over=comm).rates
     share = _host_share(own, node, by_host)
-    # Hosts may have mounted it in different ways.
+    # Summed, because hosts may have mounted the dataset in different ways.
     (buffered,) = comm.sum(np.array([float(not (direct or isinstance(job.dataset, ObjectURL)))]))
-    of_node = node.gather(own.reads)
+    node_reads = node.gather(own.reads)
     seconds = own.host.rows(number) if own.host else None
-    gathered = comm.gather((share, reduce(ReadCounts.plus, of_node), seconds) if of_node else None)
+    gathered = comm.gather((share, reduce(ReadCounts.plus, node_reads), seconds) if node_reads else None)
     if not gathered:
         return None
     hosts, reads, series = zip(*filter(None, gathered), strict=True)
@@ -137,7 +137,7 @@ def _trained(
     links: HostLinks | None,
     direct: bool,
 ) -> _Own:
-    """Train on this rank; return when all ranks have. Arguments are as of `run_point`."""
+    """Train on this rank; return when all ranks have finished. Arguments are those of `run_point`."""
     workload, node = job.workload, comm.node()
     plan = job.rank_plan(dataset.manifest, number, comm.size)
     log, clock = StepLog(number, comm.rank), MonotonicClock()
@@ -232,7 +232,7 @@ def _starved(own: _Own, played: Steps | None, comm: Comm) -> tuple[Starved, dict
 
 
 def _host_share(own: _Own, node: Comm, by_host: dict[str, Starved]) -> HostShare | None:
-    """Sum up this host's ranks, on the first of them; None on the others. Collective over `node`."""
+    """Return this host's share on its first rank; None on its others. Collective over `node`."""
     rows, host = own.rows, socket.gethostname()
     sums = (rows["bytes"].sum(), rows["samples"].sum(), rows["wait"].sum(), own.cpu_seconds)
     size, samples, waited, used = node.sum(np.array(sums, np.float64)).tolist()
@@ -269,6 +269,6 @@ def open_storage(store: Store, spec: StorageSpec, node: Comm, *, direct: bool) -
         limiter = NodeLimiter.join(path, *shape)
     node.barrier()
     if node.rank == 0:
-        limiter.unlink()  # every rank has it open: a killed run leaves nothing behind
+        limiter.unlink()  # every rank has it open, and a killed run would leave the name behind
     with limiter:
         yield TimedStorage(ShapedStorage(plain, limiter))

@@ -1,4 +1,4 @@
-"""Refuse a run, before it starts, that the rules of a benchmark would not count after it."""
+"""Refuse a run that could not meet the rules of a benchmark, before it starts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from emulator.units import counted
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that a run is to be valid by."""
+    """The rules that a run has to meet."""
 
     version: str = ""
     """An entry point of `feedrate.rules`; empty: none."""
     closed: bool = False
-    """True for those of the strictest division as well."""
+    """True to add the rules of the strictest division."""
 
     def __post_init__(self) -> None:
         if self.closed and not self.version:
@@ -27,17 +27,14 @@ class Rules:
             raise SpecError(f"--rules {self.version!r} is not known", f"use one of {RULES}")
 
     def require(self, planned: RunResult) -> None:
-        """Refuse a result that would break a rule. Raises SpecError.
-
-        `planned` has the facts that are known beforehand, and NaN for what it will measure.
-        """
+        """Raise SpecError if `planned`, which has NaN for what is not measured yet, breaks a rule."""
         lines = RULES.load(self.version)([planned], self.version, self.closed) if self.version else []
         for line in lines:
             live.say(f"  {line}")
         if lines:
             division = " for CLOSED" if self.closed else ""
             broken = f"{counted(len(lines), 'rule')} of {self.version}{division}"
-            raise SpecError(f"the run would not meet {broken}", "change what is said, or leave out --rules")
+            raise SpecError(f"the run would not meet {broken}", "change what they list, or leave out --rules")
 
 
 NO_RULES = Rules()

@@ -1,7 +1,7 @@
-"""Probe the storage: random reads of some sizes at some depths, a few seconds in all.
+"""Probe the storage with random reads of several sizes at several queue depths, for a few seconds in total.
 
-The results tell which limit a point met: bandwidth is the rate that more depth does not raise, IOPS the
-requests per second that smaller requests do not raise, and latency the time of a request alone.
+The results show which limit a point met: bandwidth is the rate that a larger depth does not raise, IOPS the
+requests per second that smaller requests do not raise, and latency the time of a single request.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from emulator.storage.posix import aligned_buffer
 from emulator.units import BLOCK_BYTES
 
 LARGE_BYTES = 2**20
-"""Bytes of a request from which most storage is limited by bandwidth, not IOPS."""
+"""Bytes of a request from which bandwidth, not IOPS, limits most storage."""
 SECONDS = 0.25
 """Seconds of reading at each size and depth, at least; longer until each reader has made two requests."""
 DEPTHS = (1, 4, 16, 64)
 """Requests in flight on each host."""
 MOST_BYTES = 16 * 2**20
-"""Most bytes in flight on a host: some clients are short of memory for buffers."""
+"""Most bytes in flight on a host: some clients have little memory for buffers."""
 DEFAULT_READ_AHEAD = 128 * 1024
-"""Linux's default in bytes, for file systems that do not tell theirs."""
+"""Linux's default read-ahead in bytes, for file systems that do not report theirs."""
 
 
 def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) -> dict[str, Any]:
-    """Return how samples are read, for the result: by which call, and bytes of a request.
+    """Return how samples are read, for the result: the call, and the bytes of a request.
 
-    `read_ahead_bytes` is the kernel's for this mount; None: not known, or not on a mount.
+    `read_ahead_bytes` is the kernel's for this mount; None if unknown or not on a mount.
     """
     root = getattr(dataset.store, "root", None)
     ahead = read_ahead_bytes(root) if isinstance(root, Path) else None
@@ -64,7 +64,7 @@ def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) ->
 
 
 def read_rate(storage: Storage, manifest: Manifest, size: int, depth: int, seconds: float) -> float:
-    """Read by `depth` threads for `seconds`, in requests of `size` bytes; return bytes per second.
+    """Read with `depth` threads for `seconds`, in requests of `size` bytes; return bytes per second.
 
     Raises StorageError, DatasetError.
     """
@@ -75,7 +75,7 @@ def read_rate(storage: Storage, manifest: Manifest, size: int, depth: int, secon
 def probe_storage(
     storage: Storage, manifest: Manifest, folder: Path | None, request_bytes: int, comm: Comm
 ) -> tuple[Probe, ...]:
-    """Read from every rank of `comm` at once; return the results, the same on all of them.
+    """Read from every rank of `comm` at once; return the results on all of them.
 
     `folder` is that of the dataset on a mount; `request_bytes` is the size of the requests of a point.
     Raises StorageError, DatasetError.
@@ -92,11 +92,11 @@ def probe_storage(
             same.append(probe)
             before, rate = rate, probe.requests_per_second
             if rate < FLAT * before:
-                break  # a larger depth would get no more
-        # Files smaller than `size` give less: one mean, since the depths of a size are compared.
+                break  # a larger depth would not be faster
+        # Reads of files smaller than `size` are shorter. All depths get the mean, so that they compare.
         mean = round(sum(probe.request_bytes for probe in same) / max(1, len(same)))
         found += [(size, replace(probe, request_bytes=mean)) for probe in same]
-    # The largest of many short reads is more than the storage gives for long: it is measured again.
+    # The best of many short measurements is too high by chance: measure it again, for longer.
     best = max(range(len(found)), key=lambda place: found[place][1].bytes_per_second)
     size, short = found[best]
     again = _probed(storage, manifest, counters, size, short.depth // comm.size, comm, 4 * SECONDS)
@@ -137,15 +137,15 @@ class _Reads(NamedTuple):
     """Seconds of each request."""
     bytes: int
     seconds: float
-    """Seconds from the begin of the first request to the end of the last one."""
+    """Seconds from the start of the first request to the end of the last one."""
     cores: float
-    """Seconds per second that its threads were on a core or waited for one."""
+    """Cores that its threads used or waited for, as a mean."""
 
 
 def _read(
     storage: Storage, manifest: Manifest, size: int, depth: int, seed: int, seconds: float = SECONDS
 ) -> _Reads:
-    """Read at random places by `depth` threads for `seconds`, and at least twice by each."""
+    """Read at random offsets with `depth` threads for `seconds`, and at least twice with each."""
     parts = format_named(manifest.format).parts
     times: list[float] = []
     sizes: list[int] = []

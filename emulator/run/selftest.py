@@ -1,6 +1,6 @@
-"""Measure the emulator's own cost. No result has it subtracted.
+"""Measure the emulator's own cost, which is not subtracted from any result.
 
-Without compute, an empty loader leaves the cost of the loop, and files in memory that of loop and loader. The
+Without compute, an empty loader shows the cost of the loop, and files in memory that of loop and loader. The
 files hold samples of the workload's kind and are read in its pattern, because small requests cost more.
 """
 
@@ -38,11 +38,11 @@ from emulator.storage.folder import REQUEST, FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer
 
 FILES = 16
-"""Fewest files."""
+"""Fewest files of the self-test."""
 EDGE = 92
 """Voxels per axis of a volume of 3.9 MB."""
 FILE_BYTES = 5 * EDGE**3
-"""Bytes of a file, about."""
+"""Approximate bytes of a file."""
 _ROW_GROUP = 6144
 """Rows per row group, as in DLRM."""
 LOOP_STEPS = 2000
@@ -76,7 +76,7 @@ def self_test(kind: str, workload: Workload) -> Overhead:
             crop=(64, 64, 64) if files.format == "npz" else (),
         )
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
-        # Workers persist: starting them costs once an epoch, and a pass is much shorter than an epoch.
+        # Workers persist: they start once an epoch, and a pass is much shorter than an epoch.
         loader = make_loader(
             kind, small, storage, files, access=replace(workload.access, refill="persistent")
         )
@@ -121,11 +121,11 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
         shape = (count, 1, 1, max(1, size // 5))
     if name == "parquet":
         names = workload.access.columns or ("x",)
-        values = max(1, sample.bytes_mean // len(names) // 4)  # as wide as the mean column that is read
+        values = max(1, sample.bytes_mean // len(names) // 4)  # width of the mean column that is read
         width = values if values > 1 else 0
         columns = tuple(ColumnSpec(name=column, dtype="float32", size=width) for column in names)
         form = FORMATS.load(name)(columns, _ROW_GROUP)
-    # Of files smaller than FILE_BYTES a step takes several.
+    # A step takes several of the files that are smaller than FILE_BYTES.
     many = FILES * max(1, min(workload.loader.batch_size, FILE_BYTES // (5 * math.prod(shape))))
     files = tuple(f"ram_{number}{form.suffix}" for number in range(many))
     sources = random_sources("incompressible", 0, 0)

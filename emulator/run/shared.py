@@ -1,4 +1,4 @@
-"""The first rank of each host opens the dataset and tells the host's memory, for all of its ranks."""
+"""Work that the first rank of each host does for all: open the dataset, and read the host's memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from emulator.storage.base import Store
 
 
 def open_together(comm: Comm, place: Place) -> Dataset:
-    """Open the dataset at `place` on every rank; if one cannot, all end. Collective."""
-    # Not a mapped table: its pages counted as each rank's memory, 1.3 MB per access, and a failing storage
-    # ended the rank by SIGBUS.
+    """Open the dataset at `place` on every rank; all end if one cannot. Collective."""
+    # The table is not mapped: its pages counted as memory of each rank, 1.3 MB per access, and a failing
+    # storage killed the rank with SIGBUS.
     node = comm.node()
     own = agreed(comm, lambda: open_dataset(place) if node.rank == 0 else None)
     manifest, rows, table = node.bcast(own and (own.manifest, own.rows, own.table))
@@ -27,12 +27,12 @@ def open_together(comm: Comm, place: Place) -> Dataset:
 def hosts_of(comm: Comm) -> tuple[list[str], dict[str, int]]:
     """Return the host of every rank and, on rank 0, the bytes of memory of each host. Collective."""
     hosts = comm.hosts()
-    told = comm.gather((socket.gethostname(), memory_bytes()) if comm.node().rank == 0 else None)
-    return hosts, dict(filter(None, told))
+    memories = comm.gather((socket.gethostname(), memory_bytes()) if comm.node().rank == 0 else None)
+    return hosts, dict(filter(None, memories))
 
 
 def repeats_of(comm: Comm, store: Store) -> dict[str, int]:
-    """Count repeated requests of all ranks together: reason -> how many. Rank 0 prints them. Collective."""
+    """Return the number of retried requests of all ranks by reason; rank 0 prints them. Collective."""
     counts: Counter[str] = Counter()
     for part in comm.gather(store.stats.snapshot().retries):
         counts.update(part)

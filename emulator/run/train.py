@@ -1,19 +1,19 @@
-"""The loop of one rank: read a batch, compute on it, wait for the others.
+"""The training loop of one rank: read a batch, compute, wait for the other ranks.
 
     for epoch: for batch in loader:   wait       the accelerator had no batch
-        compute                       compute    nominal
-                                      overshoot  it was occupied for longer
-        barrier, where asked for      barrier    the others were
+        compute                       compute    nominal time
+                                      overshoot  the accelerator was busy for longer
+        barrier, if requested         barrier    other ranks were busy
 
-The columns are the accelerator's time, not its process's. A step begins when its batch has arrived and the
-accelerator is free: at the end of its previous step or, after a barrier, of everybody's. The process may
+The columns are times of the accelerator, not of its process. A step begins when its batch has arrived and the
+accelerator is free: at the end of its previous step or, after a barrier, of the last rank's. The process may
 notice later: of 100 ranks on two cores some always run late, and AU was 81 to 87 % while data arrived in
-time. That is not the storage's fault, so the columns leave it out. The log also has the times at which the
-process ran, from which `analysis.here` computes what a training on this client would get. Only a process
+time. The storage does not cause that, so the columns exclude it. The log also has the times at which the
+process ran, from which `analysis.here` computes the speed of a training on this client. Only a process
 that is late by more than the step delays its accelerator: that is overshoot. No delay is made up for.
 
 A process whose accelerator queues steps (`accelerator.in_flight`) takes batches while earlier steps compute.
-The log has it back from a step at the step's end, unless it is later than that.
+In the log it returns from a step at the end of the step, or later if it was late.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def train(
     barrier: Callable[[float], float] = lambda end: end,
     meanwhile: Callable[[float], None] = lambda now: None,
 ) -> float:
-    """Train along `plan`, adding one row per step to `log`; return the seconds to the end of the last.
+    """Train as `plan` says, with one row per step in `log`; return the seconds until the last step ended.
 
-    `compute(begin)` is Accelerator.compute, or a real accelerator's. `rank` is this rank's number among the
-    active ones. `barrier(end)` waits for all active ranks and returns the latest `end`; one barrier opens the
-    loop, and `sync` says when others follow. `meanwhile(now)` is called once a step for bookkeeping. Every
-    second is in one column of one row. Raises the loader's errors.
+    `compute(begin)` is Accelerator.compute, or that of a real accelerator. `rank` is this rank's number among
+    the active ones. `barrier(end)` waits for all active ranks and returns the latest `end`; the loop starts
+    with a barrier, and `sync` says when others follow. `meanwhile(now)` is called once a step for
+    bookkeeping. Every second is in one column of one row. Raises the loader's errors.
     """
-    start = free = barrier(clock.now())  # one start for all ranks
+    start = free = barrier(clock.now())  # the same start for all ranks
     batches = (batch for portions in plan.stretches(rank) for batch in loader.read(portions))
     for number, batch in enumerate(batches):
         got = clock.now()
-        meanwhile(got)  # while the accelerator computes, as host work happens in a training
+        meanwhile(got)  # host work overlaps compute, as in a training
         begin = max(free, batch.ready)
         nominal, computed = compute(begin)
         woke = max(computed, clock.now())

@@ -1,4 +1,4 @@
-"""Compare a dataset with its manifest, in one process or over many ranks, and make wrong files again."""
+"""Compare a dataset with its manifest, in one process or over many ranks, and repair it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Checking:
     sample: int | None = None
     """Number of files to read, evenly spread; None: all."""
     threads: int | None = None
-    """Number of readers of a process; None: 16."""
+    """Number of reader threads of a process; None: 16."""
     repair: bool = False
     """Make wrong files again."""
 
@@ -41,7 +41,7 @@ class Checked:
     left: Sequence[Fault]
     """Remaining faults: those found, less those repaired."""
     repeated: Mapping[str, int]
-    """Reason -> number of repeated requests to an object store."""
+    """Number of retried requests to an object store, by reason."""
 
     @property
     def found(self) -> list[Fault]:
@@ -52,8 +52,8 @@ class Checked:
 def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | None:
     """Compare the files of the dataset at `place` with its manifest; return None on ranks after the first.
 
-    Collective over `comm`; ranks read shares. Raises DatasetError if there is no dataset, StorageError; Quiet
-    if a rank has reported the error.
+    Collective over `comm`; each rank reads a share. Raises DatasetError if there is no dataset, StorageError;
+    Quiet if a rank has reported the error.
     """
     how = how or Checking()
     first, threads = comm.rank == 0, how.threads or READERS

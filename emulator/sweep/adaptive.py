@@ -1,4 +1,4 @@
-"""A schedule that chooses the counts that narrow the knee's interval the most, and when to stop."""
+"""A schedule that chooses the counts that narrow the knee's interval most, and when to stop."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from emulator.sweep.schedule import Schedule
 from emulator.units import counted, show_seconds
 
 TYPICAL_VARIATION = 0.02
-"""Relative standard deviation of a run that is assumed before the first one, for the number of runs.
+"""Relative standard deviation of a run, assumed before the first one to estimate the number of runs.
 
-Without any, a played search ends after 6 to 9 runs; real ones take more.
+Without variation, a simulated search ends after 6 to 9 runs; real ones take more.
 """
 TYPICAL_SEED = 2
-"""Gives a play of typical length: 12 to 19 runs to a knee, where seeds 0 to 6 give 8 to 20."""
+"""Seed of a simulated search of typical length: 12 to 19 runs to a knee, where seeds 0 to 6 give 8 to 20."""
 CLOSE = 0.1
-"""Gap between a fed and a starved count, as a share, that is halved no further if the client is the limit."""
+"""Relative gap between a fed and a starved count at which halving stops if the client is the limit."""
 
 
 class Adaptive(Schedule):
-    """Chooses counts by `analysis.search`, without those runs that the client held back."""
+    """Chooses counts with `analysis.search`, without the runs that the client limited."""
 
     def __init__(self, search: KneeSearch, clock: Clock, *, repeats: int, budget: float | None) -> None:
-        """Run each count `repeats` times, for at most `budget` seconds in all; None sets no limit."""
+        """Run each count `repeats` times, for at most `budget` seconds in total; None sets no limit."""
         self.largest = search.maximum
         self._search = search
         self._clock = clock
@@ -60,9 +60,9 @@ class Adaptive(Schedule):
         return None if isinstance(choice, Stop) else choice
 
     def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
-        """Play the search, with a limit at half of the largest count when it is not known.
+        """Simulate the search, with a limit at half of the largest count if it is unknown.
 
-        Once there are points, the counts are those around the knee, as many as `runs_left` tells.
+        Once there are points, the counts are at the knee, as many as `runs_left` estimates.
         """
         if points:
             now = believe(self._history(points), self._search)
@@ -85,19 +85,19 @@ class Adaptive(Schedule):
         return math.inf if self._budget is None else self._budget - (self._clock.now() - self._begin)
 
     def _left(self, points: Sequence[Point], now: Belief) -> int:
-        """Assume that every run will narrow the interval as much as the next one is expected to."""
+        """Return the runs left if each narrows the interval as much as the next one is expected to."""
         runs = runs_left(self._history(points), self._search, now)
-        if max(now.beyond, now.below) > 0.5:  # a run of the largest or smallest count, most likely, tells
+        if max(now.beyond, now.below) > 0.5:  # one run of the largest or smallest count will probably decide
             runs = min(runs, 2)
         return max(1, min(runs * self._repeats, self._search.max_runs - len(points)))
 
     def verdict(self, points: Sequence[Point]) -> str:
-        """Return why the sweep stops; empty while it goes on."""
+        """Return why the sweep stops; empty while it continues."""
         choice = None if self._unfinished(points) else self._choice(points)
         return choice.reason if isinstance(choice, Stop) else ""
 
     def outlook(self, points: Sequence[Point]) -> str:
-        """Return the knee believed so far, and about how long the rest will take."""
+        """Return the present estimate of the knee, and the approximate number of runs left."""
         if not points:
             return "looking for the knee"
         now = believe(self._history(points), self._search)
@@ -123,30 +123,30 @@ class Adaptive(Schedule):
 
     @staticmethod
     def _history(points: Sequence[Point]) -> list[CountRun]:
-        """Return the runs that counts are chosen by: without those that the client limited, if others exist.
+        """Return the runs for the choice of counts: without those that the client limited, if others exist.
 
-        When the client limits every run of a count, they are kept: the client's own knee is then a lower
-        bound of the storage's.
+        If the client limits every run of a count, they stay: the client's own knee is then a lower bound of
+        the storage's.
         """
         clean = {point.ranks for point in points if not held(point)}
         kept = [point for point in points if point.ranks not in clean or not held(point)]
         return [observe(point) for point in kept]
 
     def _unfinished(self, points: Sequence[Point]) -> bool:
-        """True while the last count has been run fewer times than asked."""
+        """Return True while the last count has been run fewer times than requested."""
         same = takewhile(lambda point: point.ranks == points[-1].ranks, reversed(points))
         return len(list(same)) % self._repeats != 0
 
     def _per_run(self, points: Sequence[Point]) -> float:
-        """Return the mean seconds of a run, with the start of its loaders."""
+        """Return the mean seconds of a run, including the start of its loaders."""
         here = len(points) - (self._started or 0)
         return (self._clock.now() - self._begin) / here if here else points[-1].seconds
 
 
 def _below_client(points: Sequence[Point], search: KneeSearch) -> int | Stop | None:
-    """Halve towards the largest fed count where only the client was the limit, and stop there.
+    """Halve towards the largest fed count if only the client limits counts above it, and stop there.
 
-    No run can tell where the storage's knee is, only that it is above. None: other rules choose.
+    No run can then find the storage's knee, only that it is above. None: other rules choose.
     """
     fed = max((point.ranks for point in points if point.x_ideal >= search.threshold), default=0)
     starved = [point for point in points if point.ranks > fed]
@@ -162,7 +162,7 @@ def _below_client(points: Sequence[Point], search: KneeSearch) -> int | Stop | N
 
 
 def _disturbed(points: Sequence[Point]) -> bool:
-    """True when the client limited the last run, and no count twice yet: the cause may have passed."""
+    """Return True if the client limited the last run, and no count twice yet: the cause may have passed."""
     if not points or not held(points[-1]):
         return False
     again = Counter(point.ranks for point in points if held(point))

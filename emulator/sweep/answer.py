@@ -1,4 +1,4 @@
-"""The answer of `feedrate ask` in sentences: what the storage feeds, what PyTorch gets, what is missing."""
+"""Sentences of the answer of `feedrate ask`: what storage and client feed, and what they lack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Line:
 
 
 def answer_lines(question: Question, answer: Answer, cores: int, hosts: int) -> list[Line]:
-    """The answer in at most three lines; `cores` and `hosts` are the client's."""
+    """Return the answer in at most three lines; `cores` and `hosts` are the client's."""
     spec = question.workload
     lines = [Line(says=_storage_says(question, answer.storage), limit=_storage_limit(answer.storage))]
     if answer.pytorch is not None:
@@ -43,13 +43,13 @@ def answer_lines(question: Question, answer: Answer, cores: int, hosts: int) -> 
 
 
 def _named(count: int, name: str) -> str:
-    """`count` accelerators of a name: "1 A100", "2 A100s", "2 accelerators in miniature"."""
+    """Return `count` accelerators as text: "1 A100", "2 A100s", "2 accelerators in miniature"."""
     article, _, noun = name.partition(" ")
     if article not in ("a", "an"):
         noun = name.removeprefix("NVIDIA ").removeprefix("AMD ")
     if count == 1:
         return f"1 {noun}"
-    # The plural comes before what follows the noun: V100s 32 GB, accelerators in miniature.
+    # The plural s goes to the noun, before a size or addition: V100s 32 GB, accelerators in miniature.
     return f"{count} " + re.sub(r"( [0-9]+ GB| in .*)?$", r"s\1", noun, count=1)
 
 
@@ -93,33 +93,33 @@ def _limited_by_storage(result: RunResult) -> list[Point]:
 def _client_limit(point: Point, cores: int) -> str:
     if point.bound is None:
         return ""
-    mine = f"its {counted(cores, 'core')}"
+    client_cores = f"its {counted(cores, 'core')}"
     if others := cores_of_others(point):
-        mine += f", {others:.1f} of them used by other programs"
-    words = {"client-cpu": mine, "cpu-quota": "its CPU quota"}
+        client_cores += f", {others:.1f} of them used by other programs"
+    words = {"client-cpu": client_cores, "cpu-quota": "its CPU quota"}
     return words.get(point.bound.kind, LIMIT_NAMES[point.bound.kind])
 
 
 def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
-    """Say what storage and client lack for `up_to` accelerators, as numbers; empty: nothing known."""
-    spec, found = question.workload, []
+    """Return what storage and client lack for `up_to` accelerators, in numbers; empty if nothing is known."""
+    spec, lacks = question.workload, []
     threshold = spec.training.au_threshold
     full = [point for point in _limited_by_storage(answer.storage) if point.x_ideal < threshold]
     if full:
         rate = max(point.bytes_per_second for point in full)
         lacking = threshold * question.up_to * spec.demand - rate
         if lacking > 0:
-            found.append(f"{show_rate(lacking)} more")
+            lacks.append(f"{show_rate(lacking)} more")
     if answer.pytorch is not None and answer.pytorch.points:
         fed, starved = fed_between(answer.pytorch.points, threshold)
         above = [point for point in answer.pytorch.points if point.ranks > fed and point.bound]
         if fed < question.up_to and above and above[-1].bound and above[-1].bound.kind == "client-cpu":
-            of_cores = min(answer.pytorch.points, key=lambda point: point.ranks)
-            each = sum(host.cpu_seconds for host in of_cores.hosts) / of_cores.seconds / of_cores.ranks
-            each /= max(0.01, of_cores.x_ideal)  # a fed rank needs more CPU than a starved one
+            least = min(answer.pytorch.points, key=lambda point: point.ranks)
+            each = sum(host.cpu_seconds for host in least.hosts) / least.seconds / least.ranks
+            each /= max(0.01, least.x_ideal)  # a fed rank needs more CPU than a starved one
             each = max(each, cores / starved)  # the present cores did not feed that many
             more = math.ceil(question.up_to * each) - cores
             if more > 0:
                 like = f" (or {math.ceil(question.up_to * hosts / fed)} hosts like this)" if fed else ""
-                found.append(f"about {counted(more, 'core')} more for PyTorch{like}")
-    return ", and ".join(found)
+                lacks.append(f"about {counted(more, 'core')} more for PyTorch{like}")
+    return ", and ".join(lacks)

@@ -1,7 +1,7 @@
-"""Answers "how many accelerators does this storage feed?" from an empty folder, within a given time.
+"""Answer "how many accelerators does this storage feed?" from an empty folder, within a given time.
 
-Rank 0 decides, says what it decided, and measures: a sweep with the direct loader for the storage's knee, and
-some counts with the torch loader for what trainings on these clients get.
+Rank 0 decides, prints its decisions, and measures: a sweep with the direct loader for the storage's knee, and
+some counts with the torch loader for trainings on these clients.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from emulator.units import counted, show_bytes, show_seconds
 STORAGE, PYTORCH = "storage", "pytorch"
 """Folders of the results in OUT: with the direct loader, and with the torch loader."""
 POINT_SECONDS = 4.0
-"""Seconds of compute in a point: short, so that some fit into minutes."""
+"""Seconds of compute in a point: short, so that several fit into minutes."""
 _SWEEPING = 0.6
-"""Share of the time left, once there are data, for the storage's knee; the rest is for PyTorch's counts."""
+"""Share of the time after generating the data for the storage's knee; the rest is for PyTorch's counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +45,20 @@ class Answer:
     storage: RunResult
     """Sweep with the direct loader."""
     pytorch: RunResult | None
-    """Counts with the torch loader; None: no PyTorch, or no time."""
+    """Counts with the torch loader; None without PyTorch, or without time for it."""
 
 
 def answer_in(out: Path) -> Answer:
-    """The answer whose results are in the folder `out`. Raises StorageError, SpecError."""
+    """Return the answer whose results are in the folder `out`. Raises StorageError, SpecError."""
     there = (out / PYTORCH / RESULT).is_file()
     return Answer(storage=read_result(out / STORAGE), pytorch=read_result(out / PYTORCH) if there else None)
 
 
 def ask(question: Question, comm: Comm) -> None:
-    """Make the results of the answer on rank 0, with the other ranks of `comm` in `sweep.ranks.follow`.
+    """Measure the answer on rank 0, with the other ranks of `comm` in `sweep.ranks.follow`.
 
-    Interrupted, the same call goes on with the data and the points that are there. Raises SpecError,
-    DatasetError, StorageError; Quiet where a rank has said the error.
+    After an interruption, the same call continues with the existing data and points. Raises SpecError,
+    DatasetError, StorageError; Quiet if a rank has reported the error.
     """
     end = time.monotonic() + question.seconds
     where = place_of_data(question.place)
@@ -71,34 +71,34 @@ def ask(question: Question, comm: Comm) -> None:
         largest = _largest(question, where, comm)
         storage = _storage_knee(question, where, largest, depth, (end - time.monotonic()) * _SWEEPING, comm)
         fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
-        ranks *= 2  # the probe's process got less than the storage gives
+        ranks *= 2  # one process, the probe, got less than the storage can deliver
         known = fed < largest or largest == min(comm.size, question.up_to)
         if known or data is None or not data.grow(ranks, end):
             break
     if find_spec("torch") is None:
-        live.say("PyTorch is not installed here: what trainings get is not measured")
+        live.say("PyTorch is not installed here: trainings are not measured")
     else:
         left = end - time.monotonic()
         _pytorch_counts(question, where, _fed(storage), left, comm)
-    # After an error the data stay: the same command with the same --out goes on with them.
+    # After an error the data stay: the same command with the same --out continues with them.
     if data and not question.keep:
         remove_data(where)
 
 
 def _given(where: Place, question: Question) -> Dataset:
-    """Return the dataset that was asked about. Raises SpecError where it is not the workload's."""
+    """Return the dataset of the question. Raises SpecError if it does not fit the workload."""
     dataset = open_dataset(where)
     if difference := mismatch(question.workload, dataset.manifest):
         raise SpecError(
-            f"the dataset {where} is not the workload's: {difference}", "ask about an empty folder"
+            f"the dataset {where} does not fit the workload: {difference}", "ask about an empty folder"
         )
-    found = f"{counted(len(dataset.manifest.names), 'file')}, {show_bytes(dataset.manifest.total)}"
-    live.say(f"data: {found}, which is there")
+    size = f"{counted(len(dataset.manifest.names), 'file')}, {show_bytes(dataset.manifest.total)}"
+    live.say(f"data: the existing dataset, {size}")
     return dataset
 
 
 def _of_other_data(out: Path, where: Place) -> bool:
-    """True if a call that was interrupted left results from before the data grew."""
+    """Return True if an interrupted call left results of fewer data."""
     result = out / STORAGE
     files = len(open_dataset(where).manifest.names)
     return (result / RESULT).is_file() and read_result(result).dataset["files"] != files
@@ -114,19 +114,19 @@ def _largest(question: Question, where: Place, comm: Comm) -> int:
             "ask about an empty folder, or one with more samples",
         )
     if largest < question.up_to:
-        why = "more ranks were not started" if largest == comm.size else "the data suffice for no more"
-        live.say(f"counts: up to {largest}, since {why}")
+        why = "no more ranks were started" if largest == comm.size else "the data suffice for no more"
+        live.say(f"counts: up to {largest}, because {why}")
     return largest
 
 
 def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJob:
     workload = question.workload
-    # Points are shorter than an epoch's border takes: reading goes on over it.
+    # Points are too short for a pause between epochs: read across the end of an epoch.
     workload = replace(workload, access=replace(workload.access, refill="never"))
-    # By the whole time, not by the rest of it: a resumed call needs points of the same length.
+    # A share of the total time, not of the time left: a resumed call needs points of the same length.
     seconds = min(POINT_SECONDS, question.seconds / 12)
     step = max(1e-3, workload.accelerator.step_seconds)
-    # As many batches may be read ahead; then AU says nothing, and the answer rests on throughput.
+    # With as few steps as prefetched batches AU means nothing, and the answer rests on throughput.
     steps = max(math.ceil(seconds / step), 4)
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,
@@ -138,7 +138,7 @@ def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJo
 def _storage_knee(
     question: Question, where: Place, largest: int, depth: int, seconds: float, comm: Comm
 ) -> RunResult:
-    """Look for the storage's knee with `depth` requests of each rank in flight."""
+    """Search for the storage's knee with `depth` requests in flight per rank."""
     job = _job(question, where, STORAGE, "direct")
     if job.resume:
         depth = read_result(job.out).workload["loader"]["workers"]
@@ -155,9 +155,9 @@ def _storage_knee(
 
 
 def _pytorch_counts(question: Question, where: Place, most: int, seconds: float, comm: Comm) -> None:
-    """Measure which count trainings on these clients are fed at, by halving, as far as time goes."""
+    """Search by halving, while there is time, for the largest fed count of trainings on these clients."""
     if seconds < POINT_SECONDS:
-        live.say("PyTorch: no time is left to measure what trainings get")
+        live.say("PyTorch: no time is left to measure trainings")
         return
     job = _job(question, where, PYTORCH, "torch")
     live.say(f"PyTorch: up to {counted(most, 'rank')} of the torch loader, {show_seconds(seconds)}")
@@ -174,7 +174,7 @@ def _measured(job: TrainingJob, schedule: Schedule, comm: Comm) -> RunResult:
 
 
 def _fed(result: RunResult) -> int:
-    """The count that trainings are tried at first: as many as the storage feeds, or was seen to feed."""
+    """Return the first count for trainings: as many as the storage feeds, or fed in a run."""
     knee = result.knee
     if knee is not None and knee.kind == "knee" and knee.n_au:
         return max(1, whole_accelerators(knee.n_au))

@@ -1,4 +1,4 @@
-"""The data of `feedrate ask`: made for few counts, extended by what they showed, and removed."""
+"""The data of `feedrate ask`: generated for few ranks, extended as measurements require, and removed."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from emulator.storage import open_store
 from emulator.units import counted, show_bytes, show_rate
 
 FOLDER = "feedrate-ask"
-"""Folder of the dataset in the place that was asked about."""
+"""Folder of the dataset in the place of the question."""
 PROBE_SECONDS = 2.0
 PROBE_THREADS = 16
 PROBE_BYTES = 4 << 20
 """Bytes of a request of the probe."""
 FIRST_RANKS = 2
-"""Counts that the first data are for."""
+"""Ranks that the first data suffice for."""
 ROOM = 1.5
-"""Counts are tried up to this many times what the probe's rate would feed."""
+"""Largest count to try, as a multiple of the count that the probe's rate would feed."""
 GENERATING = 0.5
-"""Share of the time left that writing more data may take."""
+"""Largest share of the time left for generating more data."""
 FREE = 0.9
-"""Share of the free space that the data may take."""
+"""Largest share of the free space for data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +46,21 @@ class Question:
     place: Place
     workload: Workload
     up_to: int
-    """Accelerators that are of interest."""
+    """Largest number of accelerators of interest."""
     seconds: float
-    """Time for all of it, start-up of the ranks not included."""
+    """Total time, without the start of the ranks."""
     storage: StorageSpec
     out: Path
     """Folder of the results `storage` and `pytorch`."""
     keep: bool
-    """Keep the data that were made."""
+    """Keep the generated data."""
     force: bool
     command: tuple[str, ...]
-    """The command line that repeats it."""
+    """The command line that repeats the question."""
 
 
 def place_of_data(place: Place) -> Place:
-    """The place itself if it is a dataset; else a folder that feedrate makes in it."""
+    """Return `place` if it is a dataset; otherwise a folder in it for feedrate's dataset."""
     try:
         open_dataset(place)
     except DatasetError:
@@ -71,7 +71,7 @@ def place_of_data(place: Place) -> Place:
 
 
 def recipe_of(workload: Workload) -> str:
-    """The name of the recipe for the workload's data. Raises SpecError where it names none."""
+    """Return the name of the recipe for the workload's data. Raises SpecError if it names none."""
     if not workload.sample.recipe:
         raise SpecError(
             f"the workload {workload.name} names no recipe for its data",
@@ -81,7 +81,7 @@ def recipe_of(workload: Workload) -> str:
 
 
 class Data:
-    """The data of a question whose place is no dataset yet.
+    """The data for a question whose place is no dataset yet.
 
     Its methods raise DatasetError, StorageError.
     """
@@ -89,7 +89,7 @@ class Data:
     def __init__(self, where: Place, recipe: str, question: Question) -> None:
         self._question = question
         self._store = open_store(where)
-        # An interrupted call may have made more, or may have been making more.
+        # An interrupted call may have made, or begun to make, more files.
         holding = look(self._store)
         before = max(
             len(holding.dataset.manifest.names) if holding.dataset else 0,
@@ -99,7 +99,7 @@ class Data:
         self._plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
         self._rate = math.inf
         self._free = self._store.free()
-        live.say(f"data: {counted(files, 'file')} like {recipe}'s to begin with, in {where}")
+        live.say(f"data: {counted(files, 'file')} of {recipe} to begin with, in {where}")
         self._write(files)
 
     def _write(self, files: int) -> None:
@@ -111,9 +111,9 @@ class Data:
         self.dataset = open_dataset(self._store)
 
     def grow(self, ranks: int, end: float) -> bool:
-        """Extend them for `ranks`, as far as time and space go; True if there are more than before.
+        """Extend the data for `ranks`, within time and space; return True if there are more than before.
 
-        `end` is the time of the monotonic clock at which the whole answer is due.
+        `end` is the deadline of the answer, in seconds of time.monotonic.
         """
         manifest, workload = self.dataset.manifest, self._question.workload
         files, there = _files(workload, min(ranks, self._question.up_to)), len(manifest.names)
@@ -121,7 +121,7 @@ class Data:
         if math.isfinite(self._rate):
             in_time = there + int(max(0.0, end - time.monotonic()) * GENERATING * self._rate / size)
             if in_time < files:
-                live.say(f"data: time allows for {in_time} files, {files} would be needed")
+                live.say(f"data: time allows for {in_time} files; {files} would be needed")
                 files = in_time
         if self._free is not None and files * size > FREE * self._free:
             files = int(FREE * self._free / size)
@@ -135,9 +135,9 @@ class Data:
 
 
 def probe(dataset: Dataset, question: Question) -> tuple[int, int]:
-    """The count up to which data make sense, and the requests that a rank should have in flight.
+    """Return the number of ranks that data are needed for, and the requests in flight per rank.
 
-    The count is somewhat more than the storage's rate would feed. Raises StorageError, DatasetError.
+    The ranks are ROOM times those that the storage's rate would feed. Raises StorageError, DatasetError.
     """
     store, workload = dataset.store, question.workload
     storage, demand = store.for_ranks(direct=store.takes_direct(), cache="cold"), workload.demand
@@ -150,20 +150,20 @@ def probe(dataset: Dataset, question: Question) -> tuple[int, int]:
 
 
 def _files(workload: Workload, ranks: int) -> int:
-    """Files that make one step of `ranks` ranks."""
+    """Return the number of files for one step of `ranks` ranks."""
     samples = ranks * workload.loader.batch_size
     return max(2, math.ceil(samples / workload.sample.samples_per_file))
 
 
 def remove_data(where: Place) -> None:
-    """Remove the dataset that was made; what is not of it stays."""
+    """Remove the generated dataset, and nothing else."""
     store = open_store(where)
     try:
         with exclusive(store):
             holding = look(store)
-            found = removable(holding)
+            names = removable(holding)
             for plan in holding.plans:
-                remove(holding, found, plan.folders)
+                remove(holding, names, plan.folders)
         store.delete([LOCK])
         store.clear([HIDDEN])
         if isinstance(where, Path):

@@ -1,4 +1,4 @@
-"""Lead a run or a sweep on rank 0: choose the counts, sum up each point, print it and keep the result."""
+"""Lead a run or a sweep on rank 0: choose the counts, summarise each point, print it and store the result."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
 from emulator.units import counted, show_rate, show_seconds
 
-UNTOLD: tuple[BoundKind, ...] = ("storage", "latency")
-"""Limits that only a probe can tell apart, or give a number for."""
+UNPROBED: tuple[BoundKind, ...] = ("storage", "latency")
+"""Limits that only a probe can distinguish or quantify."""
 
 
 class Leader:
@@ -64,10 +64,10 @@ class Leader:
         unjoined: str = "",
         differences: str = "",
     ) -> ResultFolder:
-        """Make OUT, or open the one to resume. `hosts` has the host of every rank, `memory` each one's bytes.
+        """Make OUT, or open it to resume. `hosts` has every rank's host, `memory` the bytes of each host.
 
-        `unjoined` says why the hosts could not be joined by sockets; it is empty when they were, or when
-        there is only one. `differences` says how their software differs. Raises SpecError, StorageError.
+        `unjoined` is why the hosts could not be joined by sockets; empty if they were, or if there is only
+        one. `differences` is how their software differs. Raises SpecError, StorageError.
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest, self._pace = manifest, Pace(job, manifest)
@@ -116,13 +116,13 @@ class Leader:
             result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))
             self._folder = ResultFolder.resume(job.out, result)
             rows = read_hosts(job.out)
-            self._host_rows = rows[rows["point"] < len(points)]  # not of a point that was cut off
+            self._host_rows = rows[rows["point"] < len(points)]  # without those of an interrupted point
         else:
             self._folder = ResultFolder.create(job.out, result, force=job.force)
         return self._folder
 
     def keep_rows_on(self, apart: Collection[str]) -> None:
-        """Record which hosts do not see OUT: each keeps its part of the step log in its own folder."""
+        """Record the hosts `apart`, which do not share OUT and keep their step log in their own folder."""
         if apart:
             where = ", ".join(sorted(apart))
             live.say(f"note: {self._job.out} is not shared with {where}: their steps stay there")
@@ -150,16 +150,16 @@ class Leader:
         return count
 
     def run_by(self, spools: Sequence[tuple[Path, int, int]]) -> None:
-        """Take the rates of the next point from these spools (`ranks.spool_shares`)."""
+        """Read the rates of the next point from these spools (`ranks.spool_shares`)."""
         self._spools = Spools(self.number, spools)
 
     @property
     def on_half(self) -> bool:
-        """True when the next point is measured on half of the hosts."""
+        """True if the next point is measured on half of the hosts."""
         return self._schedule.on_half(self._points)
 
     def progress(self, steps: int) -> None:
-        """Note that rank 0 has done `steps` steps of the point."""
+        """Record that rank 0 has finished `steps` steps of the point."""
         if steps == 1:
             self._first_step = time.monotonic()
         self._step = steps
@@ -190,7 +190,7 @@ class Leader:
             seconds=seconds,
             eta_seconds=left,
             bytes_per_second=rates.bytes_per_second if rates else None,
-            # Until then, batches read ahead make the accelerators look busy.
+            # Before, prefetched batches make the accelerators look busy.
             au=rates.au if rates and au_measured(self._step, self._job.workload) else None,
             limit=limit,
             knee=(interval[0], middle, interval[1]) if interval and middle else None,
@@ -198,22 +198,22 @@ class Leader:
         )
 
     def _seconds_left(self, points: Sequence[Point]) -> float:
-        """Estimate the seconds left: this run by its steps so far, later ones by the runs so far."""
+        """Estimate the seconds left: of this run from its steps, of later ones from the runs so far."""
         pace, now = self._pace, time.monotonic()
         each = pace.step(self._ranks, points)
         if self._step:
-            # From the first step on: it waited for the loaders to start.
-            seen = now - self._first_step
-            each = (PRIOR_STEPS * each + seen) / (PRIOR_STEPS + self._step - 1)
+            # Without the first step, which waited for the loaders to start.
+            elapsed = now - self._first_step
+            each = (PRIOR_STEPS * each + elapsed) / (PRIOR_STEPS + self._step - 1)
         starting = 0.0 if self._step else max(0.0, pace.between() - (now - self._point_begin))
         rest = starting + max(0, self._length - self._step) * each
         later = sum(pace.run(ranks, points) for ranks in self._later)
         return min(rest + later, max(rest, self._schedule.seconds_left))
 
     def add(self, measured: Measured) -> None:
-        """Sum up the measured point, store it and print it. Raises StorageError."""
+        """Summarise the measured point, store it and print it. Raises StorageError."""
         self._host_rows = np.concatenate([self._host_rows, measured.host_rows])
-        # All of it again, so that a killed run keeps it: an hour of a host is 300 kB.
+        # All rows again, so that a killed run keeps them: an hour of a host has 300 kB.
         write_hosts(self._job.out, self._host_rows)
         self._conclude((*self._points, summarise(self._job, measured)))
         point = self._points[-1]
@@ -234,38 +234,38 @@ class Leader:
 
     @property
     def request_to_probe(self) -> int | None:
-        """Bytes of a request if the storage should be probed now.
+        """Bytes of a request if the storage should be probed now; None if not.
 
-        It is probed once a point has waited for it, and before a search, to estimate how long that takes.
+        It is probed after the first point that waited for it, and before a search, to estimate its length.
         """
-        waited = any(point.bound and point.bound.kind in UNTOLD for point in self._points)
+        waited = any(point.bound and point.bound.kind in UNPROBED for point in self._points)
         known = self._job.storage.emulated or self._folder.result.probe
         wanted = waited or not self._schedule.certain
         return self._reading.request_bytes if wanted and not known else None
 
     def add_probe(self, probe: tuple[Probe, ...]) -> None:
-        """Keep what a probe found, and tell the storage's limits apart by it. Raises StorageError."""
+        """Store the results of a probe, and classify the storage's limits with it. Raises StorageError."""
         self._folder.update(probe=probe)
         self._pace.probed(probe)
         self._conclude(self._points)
 
     def complete(self) -> RunResult:
-        """Mark the result complete and return it; its step log is written. Raises StorageError."""
+        """Mark the result complete, once its step log is written, and return it. Raises StorageError."""
         return self._folder.complete()
 
     def say_verdict(self) -> None:
-        """Say why the sweep ended: the last line, once no progress is shown any more."""
+        """Print why the sweep ended, after the last line of progress."""
         if verdict := self._schedule.verdict(self._points):
             live.say(f"done: {verdict}")
 
 
 def _ideal(point: Point) -> float:
-    """Return the bytes/s at which the processes would never wait; infinite when they do not compute."""
+    """Return the bytes/s at which the processes would never wait; infinite if they do not compute."""
     return point.ideal_samples_per_second * point.bytes / point.samples if point.samples else math.inf
 
 
 def require_samples(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
-    """Raise DatasetError, with what to do, if the dataset is too small for a step of `ranks` ranks."""
+    """Raise DatasetError if the dataset is too small for a step of `ranks` ranks."""
     plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
     if plan.steps < 1:
         plan.require_a_step(command_to_extend(job.dataset, manifest, plan.files_for_a_step))
@@ -294,7 +294,7 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
         length = job.rank_plan(manifest, number, point.ranks).length
         if length != point.steps:
             raise SpecError(
-                f"the points in {job.out} have {point.steps} steps a rank, these options give {length}",
+                f"the points in {job.out} have {point.steps} steps per rank, but these options give {length}",
                 "resume with the --epochs and --steps that it was started with",
             )
     return result.points, result.probe

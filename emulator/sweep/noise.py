@@ -1,4 +1,4 @@
-"""Run noise beside a sweep: other work on the same storage, started by the first rank of each host."""
+"""Noise beside a sweep: other work on the same storage, started by the first rank of each host."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ class Running(Protocol):
     """Noise that runs on this host."""
 
     def stop(self) -> str:
-        """Stop it and return what it did, as JSON. Raises StorageError."""
+        """Stop the noise and return what it did, as JSON. Raises StorageError."""
         ...
 
     def end(self) -> None:
-        """Kill it if it runs, and remove its files. Never raises."""
+        """Kill the noise if it runs, and remove its files. Never raises."""
         ...
 
 
 class Noise(Protocol):
     """A kind of noise: a module, or an object, in the group `feedrate.noise`.
 
-    `text` is the whole value of `--noise`. It begins with the name of the entry point; what follows, after a
-    colon or a comma, is the kind's own.
+    `text` is the whole value of `--noise`. It begins with the name of the entry point; the rest, after a
+    colon or a comma, is for the kind to interpret.
     """
 
     def require(self, text: str) -> None:
-        """Raise SpecError or MissingError when this noise cannot run."""
+        """Raise SpecError or MissingError if this noise cannot run."""
         ...
 
     def begin(self, text: str, folder: Path) -> Running:
-        """Start it in `folder` (`noise_folder`), which may be there; return once it runs.
+        """Start the noise in `folder` (`noise_folder`), which may exist; return once it runs.
 
         Raises StorageError.
         """
         ...
 
     def line(self, output: str) -> str:
-        """Return a line for people that says what it did on one host; `output` is what `stop` returned."""
+        """Describe in one line what it did on a host; `output` is the result of `stop`."""
         ...
 
 
@@ -56,18 +56,18 @@ def noise_named(text: str) -> Noise:
     """Load the kind of noise that `text`, the value of `--noise`, names. Raises SpecError, MissingError."""
     name = re.split("[:,]", text, maxsplit=1)[0]
     if name not in NOISE:
-        raise SpecError(f"--noise {text!r} is not known", f"it begins with one of {NOISE}")
+        raise SpecError(f"--noise {text!r} is not known", f"begin it with one of {NOISE}")
     noise: Noise = NOISE.load(name)
     return noise
 
 
 def noise_folder(dataset: Path, host: str) -> Path:
-    """The folder for the noise of a host: beside the dataset's, on the same file system. Raises SpecError."""
-    # Not in the dataset: what a killed run leaves there would be a fault of the dataset.
+    """Return a folder for a host's noise beside the dataset, on the same file system. Raises SpecError."""
+    # Not in the dataset, where files of a killed run would be faults.
     place = dataset.resolve()
     if place.parent.stat().st_dev != place.stat().st_dev:
         raise SpecError(
-            f"--noise has no place beside {dataset}, which is a mount of its own",
+            f"--noise needs a folder beside {dataset}, which is a mount point",
             "move the dataset into a folder of the mount",
         )
     return place.parent / f".feedrate-noise-{place.name}" / host
@@ -75,7 +75,7 @@ def noise_folder(dataset: Path, host: str) -> Path:
 
 @contextmanager
 def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
-    """Run the job's noise, if it has any, while the body runs. Collective; errors end every rank.
+    """Run the job's noise, if it has any, during the body. Collective; errors end every rank.
 
     OUT/noise/HOST.json records what it did.
     """
@@ -94,8 +94,8 @@ def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
     finally:
         for noise in running:
             noise.end()
-    for name, found in filter(None, world.gather((host, report) if first else None)):
-        if found:
+    for name, output in filter(None, world.gather((host, report) if first else None)):
+        if output:
             (job.out / "noise").mkdir(exist_ok=True)
-            write_whole(job.out / "noise" / f"{name}.json", found)
-            live.say(f"noise on {name}: {kind.line(found)}")
+            write_whole(job.out / "noise" / f"{name}.json", output)
+            live.say(f"noise on {name}: {kind.line(output)}")

@@ -1,4 +1,4 @@
-"""Estimate how far a sweep is: the ranks' present rate, from their spools, and the time left."""
+"""Estimate the progress of a sweep: the ranks' present rate, from their spools, and the time left."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from emulator.run.job import TrainingJob
 MOST_RANKS = 16
 """Ranks whose rows are read; the others are assumed to do the same."""
 RECENT_STEPS = 8
-"""Last steps of a rank over which the present rate is taken."""
+"""Last steps of a rank that the present rate is computed from."""
 
 BETWEEN_SECONDS = 1.0
-"""Time of a run outside its steps, before the first run: its loaders start, its rows are summed up."""
+"""Assumed seconds of a run outside its steps, in which loaders start and rows are summarised."""
 PRIOR_STEPS = 4
-"""Steps of a run that count as much as the time of a step that was expected of it."""
+"""Weight of the expected time of a step, in steps."""
 
 
 class Pace:
@@ -36,46 +36,46 @@ class Pace:
         workload = job.workload
         share = workload.sample_read.bytes_mean / workload.sample.bytes_mean
         self.sample_bytes = manifest.total / manifest.samples * share
-        """Bytes that are read for a sample, mean."""
+        """Mean bytes read for a sample."""
         self._rate = job.storage.shaped_rate or math.inf
         self._between: list[float] = []
 
     @property
     def limit(self) -> float:
-        """Processes that the storage feeds, by its shape or a probe; infinite where neither is known."""
+        """Processes that the storage feeds, from its shaped rate or a probe; infinite if neither is known."""
         demand = self._job.workload.ideal_samples_per_second * self.sample_bytes
         return self._rate / demand if math.isfinite(demand) else math.inf
 
     def probed(self, probe: Sequence[Probe]) -> None:
-        """Take the largest bandwidth of a probe as the storage's, where it is not shaped."""
+        """Take the largest bandwidth of a probe as that of the storage, unless it is shaped."""
         if probe and not self._job.storage.shaped_rate:
             self._rate = max(each.bytes_per_second for each in probe)
 
     def steps(self, ranks: int) -> int:
-        """Steps of each rank in a run of `ranks`."""
+        """Return the steps of each rank in a run of `ranks`."""
         return self._job.rank_plan(self._manifest, 0, ranks).length
 
     def step(self, ranks: int, points: Sequence[Point]) -> float:
-        """Seconds of a step."""
+        """Return the estimated seconds of a step."""
         workload = self._job.workload
         least = ranks * workload.loader.batch_size * self.sample_bytes / self._rate
         return step_seconds(ranks, points, workload.accelerator.step_seconds, least)
 
     def run(self, ranks: int, points: Sequence[Point]) -> float:
-        """Seconds of a run, from the choice of its count to the next one."""
+        """Return the estimated seconds of a run, from the choice of its count to the next choice."""
         return self.between() + self.steps(ranks) * self.step(ranks, points)
 
     def between(self) -> float:
-        """Seconds of a run outside its steps."""
+        """Return the mean seconds of a run outside its steps."""
         return sum(self._between) / len(self._between) if self._between else BETWEEN_SECONDS
 
     def took(self, seconds: float, point: Point) -> None:
-        """Note that a run took `seconds`, of which it has summed up `point.seconds`."""
+        """Record that a run took `seconds` in total, of which `point` has its steps."""
         self._between.append(max(0.0, seconds - point.seconds))
 
 
 def start_seconds(ranks: int) -> float:
-    """Estimate how long a command takes to start `ranks` ranks on this host and to end."""
+    """Estimate the seconds that a command takes to start `ranks` ranks on this host and to end."""
     return 2.0 + 0.2 * ranks / cores()
 
 
@@ -83,14 +83,14 @@ class Spools:
     """Reads the last steps of a point while it runs."""
 
     def __init__(self, number: int, spools: Sequence[tuple[Path, int, int]]) -> None:
-        """`spools` says for each rank of point `number` where its rows are: the arguments of `last_steps`."""
+        """Take, for each rank of point `number`, the arguments of `last_steps` that find its rows."""
         places = np.unique(np.linspace(0, len(spools) - 1, min(MOST_RANKS, len(spools))).astype(int))
         self._spools = [spools[place] for place in places]
         self._number = number
         self._ranks = len(spools)
 
     def now(self) -> Throughput | None:
-        """Return the present rate of all ranks; None until one of them has done its second step."""
+        """Return the present rate of all ranks; None until one of them has finished its second step."""
         parts = []
         for spool in self._spools:
             with suppress(OSError):
@@ -100,18 +100,18 @@ class Spools:
                     parts.append(rows[-RECENT_STEPS:])
         if not parts:
             return None
-        found, scale = throughput(np.concatenate(parts)), self._ranks / len(parts)
+        rate, scale = throughput(np.concatenate(parts)), self._ranks / len(parts)
         return Throughput(
-            samples_per_second=found.samples_per_second * scale,
-            bytes_per_second=found.bytes_per_second * scale,
-            au=found.au,
+            samples_per_second=rate.samples_per_second * scale,
+            bytes_per_second=rate.bytes_per_second * scale,
+            au=rate.au,
         )
 
 
 def step_seconds(ranks: int, points: Sequence[Point], nominal: float, least: float = 0.0) -> float:
     """Estimate the seconds of a step of `ranks` ranks from the points so far.
 
-    Interpolates linearly between measured counts. Beyond the largest one the time grows with the ranks if
+    Interpolates linearly between measured counts. Above the largest one, the time grows with the ranks if
     that one starved, and is constant otherwise. Without points it is the larger of `nominal` and `least`.
     """
     known: dict[int, float] = {point.ranks: point.seconds / point.steps for point in points if point.steps}
@@ -126,7 +126,7 @@ def step_seconds(ranks: int, points: Sequence[Point], nominal: float, least: flo
 
 
 def share_done(seconds: float, left: float | None) -> float | None:
-    """Return the share of the whole time that has passed (0 to 1); None when `left` is not known."""
+    """Return the share of the total time that has passed (0 to 1); None if `left` is unknown."""
     if left is None or not math.isfinite(left) or seconds + left <= 0:
         return None
     return seconds / (seconds + left)

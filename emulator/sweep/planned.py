@@ -1,4 +1,4 @@
-"""The points of a run or a sweep before they are measured."""
+"""Points of a run or a sweep before they are measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emulator.run.job import TrainingJob
 
 
 def planned_point(job: TrainingJob, manifest: Manifest, number: int, hosts: Sequence[str]) -> Point:
-    """Return point `number` with ranks on `hosts`, one each, and NaN for what will be measured.
+    """Return point `number` with a rank on each of `hosts`, and NaN for measured figures.
 
     Raises DatasetError for too few samples.
     """

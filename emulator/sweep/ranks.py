@@ -1,8 +1,8 @@
 """Measure many points in one MPI world: ranks start once, and each process count runs on some of them.
 
-Reading the command line and the workload costs a rank as much CPU as the rest of its start, which 64 ranks on
-two cores feel. So only rank 0 reads it and broadcasts the job; the others `follow`. Only rank 0 has a
-`Leader` and imports what it needs to choose counts and to sum up.
+Reading the command line and the workload costs a rank as much CPU as the rest of its start, which slows 64
+ranks on two cores. So only rank 0 reads them and broadcasts the job; the others `follow`. Only rank 0 has a
+`Leader`, and imports modules to choose counts and to summarise points.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 
 def follow(world: Comm) -> int:
-    """Run the jobs that rank 0 broadcasts, on another rank; return the exit status that it ends with."""
+    """Run the jobs that rank 0 broadcasts, on another rank; return rank 0's exit status."""
     while not isinstance(job := world.bcast(None), int):
-        with suppress(Quiet):  # all ranks failed together, and rank 0 has said why
+        with suppress(Quiet):  # all ranks failed together, and one has reported why
             measure(job, world, None)
     return job
 
 
 def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult | None:
-    """Run the points that rank 0's `leader` chooses; return the result on rank 0, None elsewhere.
+    """Run the points that rank 0's `leader` chooses; return the result on rank 0, None on others.
 
-    Collective over `world`: when a rank fails, all ranks end and the first one that failed says why.
+    Collective over `world`: when a rank fails, it reports why, and all ranks end.
     """
     with noise_beside(job, world), guarded(world, job.out):
         hosts, memory = hosts_of(world)
         node = world.node()
-        checks = node.rank == 0  # one rank a host looks at OUT and makes the spool
+        checks = node.rank == 0  # one rank per host checks OUT and makes the spool
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
         opening = (dataset, hosts, memory, world.unjoined, world.differences)
@@ -63,7 +63,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
             files, own = world.gather(made), node.bcast(made)
             shares = spool_shares(hosts, files) if leader else []
             with agreed(world, lambda: Spool(own, node.rank, node.size)) as spool:
-                _probe_if_asked(job, dataset, world, checks, leader)
+                _probe_if_requested(job, dataset, world, checks, leader)
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
                     on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
                     active = world.rank in on[:count]
@@ -77,16 +77,16 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                             leader.add(measured)
                     number += 1
                     world.barrier()  # idle ranks wait here
-                    _probe_if_asked(job, dataset, world, checks, leader)
+                    _probe_if_requested(job, dataset, world, checks, leader)
             agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
             agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
             return leader.complete() if leader else None
 
 
-def _probe_if_asked(
+def _probe_if_requested(
     job: TrainingJob, dataset: Dataset, world: Comm, reads: bool, leader: Leader | None
 ) -> None:
-    """Probe the storage from the first rank of each host, which `reads`, if the leader asks for it."""
+    """Probe the storage from the ranks that `reads`, the first of each host, if the leader requests it."""
     size = world.bcast(leader.request_to_probe if leader else None)
     if size is None:
         return
@@ -94,16 +94,16 @@ def _probe_if_asked(
     if reads:
         storage = dataset.store.for_ranks(direct=dataset.store.takes_direct(), cache="cold")
         folder = job.dataset if isinstance(job.dataset, Path) else None
-        found = probe_storage(storage, dataset.manifest, folder, size, group)
+        probes = probe_storage(storage, dataset.manifest, folder, size, group)
         if leader:
-            leader.add_probe(found)
+            leader.add_probe(probes)
 
 
 def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:
-    """Return for each world rank its host's spool, its place among the ranks of the host, and their number.
+    """Return for each world rank its host's spool, its index among the ranks of the host, and their number.
 
-    `hosts` has the host of each world rank, `made` the spool that it made; only the first rank of a host
-    makes one.
+    `hosts` has the host of each world rank, `made` the spool that it made, or None: only the first rank of a
+    host makes one.
     """
     files = {host: file for host, file in zip(hosts, made, strict=True) if file}
     places, seen = Counter(hosts), Counter[str]()
@@ -119,7 +119,7 @@ def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> l
 
     spread: the first rank of every host, then the second of every host, and so on, so that active ranks are
     spread as evenly as the hosts' slots allow. pack: all ranks of the first host, then all of the second.
-    World rank 0 always comes first.
+    World rank 0 is always first.
     """
     names = list(dict.fromkeys(hosts))
     seen: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> l
 
 
 def half_of(hosts: Sequence[str], order: Sequence[int]) -> list[int]:
-    """Return the ranks of `order` that are on the first half of the hosts; world rank 0 always is."""
+    """Return the ranks of `order` on the first half of the hosts, which includes world rank 0."""
     names = list(dict.fromkeys(hosts))
     kept = names[: (len(names) + 1) // 2]
     return [rank for rank in order if hosts[rank] in kept]

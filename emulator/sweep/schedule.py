@@ -16,45 +16,45 @@ class Schedule(ABC):
     """Chooses process counts on rank 0 from the points so far."""
 
     largest: int
-    """The largest count that it may choose."""
+    """Largest count that it may choose."""
     hosts: int = 1
-    """Hosts of the world; the leader sets it before the first count."""
+    """Number of hosts of the world; the leader sets it before the first count."""
     certain: bool = False
-    """True when no measurement can change how many runs remain."""
+    """True if no measurement can change the number of runs."""
     assumption: str = ""
-    """The assumption that `expected` rests on; empty when there is none."""
+    """The assumption behind `expected`; empty if there is none."""
 
     @abstractmethod
     def next_count(self, points: Sequence[Point]) -> int | None:
-        """Return the process count of the next point; None when no more are needed."""
+        """Return the process count of the next point; None if no more are needed."""
 
     @abstractmethod
     def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
         """Return the counts that are expected after `points`, if the storage feeds `limit` processes.
 
-        `limit` is infinite when it is not known.
+        `limit` is infinite if it is unknown.
         """
 
     @abstractmethod
     def outlook(self, points: Sequence[Point]) -> str:
-        """Return the present estimate and the time left, in a few words."""
+        """Return the present estimate and the runs left, in a few words."""
 
     def verdict(self, points: Sequence[Point]) -> str:
-        """Return why the sweep ended, for people; empty where there is nothing to say."""
+        """Return why the sweep ended; empty if it did not, or there is nothing to report."""
         return ""
 
     def on_half(self, points: Sequence[Point]) -> bool:
-        """True when the run after `points` is to be on half of the hosts."""
+        """Return True if the run after `points` is to be on half of the hosts."""
         return False
 
     @property
     def seconds_left(self) -> float:
-        """The time after which no further run begins; infinite without a budget."""
+        """Seconds after which no further run begins; infinite without a budget."""
         return math.inf
 
 
 class FixedCounts(Schedule):
-    """A list of process counts, one point each, in the order given."""
+    """Runs one point for each of a list of process counts, in its order."""
 
     certain = True
 
@@ -89,23 +89,23 @@ def parse_counts(text: str) -> tuple[int, ...]:
 
 
 def require_ranks(counts: Sequence[int], world: int) -> None:
-    """Raise SpecError when a count needs more ranks than were started."""
+    """Raise SpecError if a count needs more ranks than were started."""
     if max(counts) > world:
         raise SpecError(
-            f"--counts asks for {max(counts)} processes, but only {world} ranks were started",
+            f"--counts needs {max(counts)} processes, but only {world} ranks were started",
             f"start {max(counts)} with mpirun -n {max(counts)}, or leave that count out",
         )
 
 
 def fed_between(points: Sequence[Point], threshold: float) -> tuple[int, int]:
-    """The largest count that was fed, 0 for none, and the smallest one above that was not."""
+    """Return the largest count that was fed, 0 for none, and the smallest one above it that was not."""
     fed = max((point.ranks for point in points if point.x_ideal >= threshold), default=0)
     starved = [point.ranks for point in points if point.x_ideal < threshold and point.ranks > fed]
     return fed, min(starved, default=fed + 1)
 
 
 class Halving(Schedule):
-    """Looks for the largest count that is fed, between 0 and a count, within a time."""
+    """Searches for the largest fed count, between 0 and `most`, within a time."""
 
     def __init__(self, most: int, threshold: float, clock: Clock, seconds: float) -> None:
         self.largest, self._threshold = most, threshold
@@ -113,7 +113,7 @@ class Halving(Schedule):
 
     def next_count(self, points: Sequence[Point]) -> int | None:
         if not points:
-            return self.largest  # that may be all
+            return self.largest  # it may be fed
         fed, starved = fed_between(points, self._threshold)
         each = (self._seconds - self.seconds_left) / len(points)
         if starved - fed <= 1 or each > self.seconds_left:
@@ -132,22 +132,22 @@ class Halving(Schedule):
 
     def outlook(self, points: Sequence[Point]) -> str:
         if not points:
-            return "looking for the largest count that is fed"
+            return "looking for the largest fed count"
         fed, starved = fed_between(points, self._threshold)
         return f"{fed} or more are fed, fewer than {starved}"
 
 
 class ForFit(Schedule):
-    """Chooses three or four runs for `feedrate fit`: the largest count, one below the limit that it shows,
-    one above, and with several hosts one on half of them.
+    """Chooses three or four runs for `feedrate fit`.
 
-    The count below shows what a rank loses by itself. The two above separate the limit from run-to-run
-    variation. Half of the hosts separate a limit of the storage from one of the hosts.
+    They are the largest count, one below the limit that it shows, one above, and with several hosts one on
+    half of them. The count below shows the loss of a single rank. The two above separate the limit from
+    run-to-run variation. Half of the hosts separate a limit of the storage from one of the hosts.
     """
 
     certain = True
     BELOW, ABOVE = 0.6, 1.3
-    """The two counts as shares of the count whose demand equals the limit."""
+    """The two counts, as multiples of the count whose demand equals the limit."""
 
     def __init__(self, maximum: int) -> None:
         self.largest = maximum
@@ -175,10 +175,10 @@ class ForFit(Schedule):
             return ""
         if self._full(points) >= self.largest:
             return f"no limit up to {self.largest} processes: a fit gives only a lower bound of bandwidth"
-        return "feedrate fit has what it needs"
+        return "the runs suffice for feedrate fit"
 
     def _full(self, points: Sequence[Point]) -> float:
-        """Return the number of processes whose demand equals what the largest count got."""
+        """Return the number of processes whose demand equals the throughput of the largest count."""
         return observe(points[0]).efficiency * points[0].ranks
 
     def _counts(self, points: Sequence[Point]) -> tuple[int, ...]:
@@ -187,7 +187,7 @@ class ForFit(Schedule):
         return self._around(self._full(points))
 
     def _around(self, full: float) -> tuple[int, ...]:
-        """Return the counts to run when `full` processes use all of the bandwidth."""
+        """Return the counts to run if `full` processes use all of the bandwidth."""
         most = self.largest
         below, above = (min(most, max(1, round(share * full))) for share in (self.BELOW, self.ABOVE))
         return (most, below, above, *((max(1, min(above, most // 2)),) if self.hosts > 1 else ()))

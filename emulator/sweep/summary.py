@@ -1,4 +1,4 @@
-"""Sum up measured points: their flags, what bounds them, the knee; and recover a run that was cut off."""
+"""Summarise measured points: their flags, their limits, the knee; and recover a run that was cut off."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
 def conclusions(
     job: TrainingJob, points: Sequence[Point], probes: Sequence[Probe] = (), reading: Reading | None = None
 ) -> dict[str, Any]:
-    """Return the fields of a result that follow from its points: what bounds each of them, and the knee.
+    """Return the fields of a result that follow from its points: the limit of each, and the knee.
 
     A knee needs two process counts.
     """
@@ -107,14 +107,14 @@ def conclusions(
 
 
 def _against_shape(point: Point, rate: float) -> Point:
-    """Return the point with the flag that says it stayed below the emulated storage's rate, if it did."""
+    """Return the point with a flag if it stayed below the emulated storage's rate."""
     flags = [flag for flag in point.flags if flag.name != "below-shape"]  # --resume may bring an old one
-    found = below_shape(point, rate)
-    return replace(point, flags=(*flags, found) if found else tuple(flags))
+    below = below_shape(point, rate)
+    return replace(point, flags=(*flags, below) if below else tuple(flags))
 
 
 def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
-    """Return what a result records about its dataset."""
+    """Return the facts about its dataset that a result records."""
     return {
         "path": str(job.dataset),
         "files": len(manifest.names),
@@ -130,11 +130,11 @@ def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
 
 
 _CUT_OFF_ROWS = 250_000
-"""Rows of a point that was cut off to hold in memory, at most (1 kB each); at least one step of each rank."""
+"""Most rows of a point that was cut off to hold in memory (1 kB each), but at least a step of each rank."""
 
 
 def _cut_off(out: Path, number: int, result: RunResult) -> Point | None:
-    """Return the point in which the run died, from the first steps of each rank; None when it has no steps.
+    """Return the point in which the run died, from the first steps of each rank; None if it has no steps.
 
     Raises StorageError, SpecError.
     """
@@ -162,12 +162,12 @@ def _cut_off(out: Path, number: int, result: RunResult) -> Point | None:
 
 
 def recovered(out: Path) -> RunResult:
-    """Return the result in OUT; if the run was cut off, with the point in which it died.
+    """Return the result in OUT, including the point in which a run that was cut off died.
 
     Raises StorageError, SpecError.
     """
     result = read_result(out)
-    if out.is_file() or result.status == "complete":  # a file may be a copy; the step log is run.json's
+    if out.is_file() or result.status == "complete":  # a file may be a copy without the step log
         return result
     result = replace(result, reason=read_failure(out) or result.reason)
     points = result.points

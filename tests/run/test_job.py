@@ -65,8 +65,8 @@ def manifest(files: int = 100, size: int = 1_000_000, **changes: object) -> Mani
         (manifest(files=1, size=2_200_000), ""),  # one sample need not be an average one
         (manifest(size=146_600_628), "its mean sample has 147 MB, that of the workload unet3d-tiny 1 MB"),
         (manifest(size=600_000), "its mean sample has 600 kB"),
-        (manifest(format="hdf5"), "its files are hdf5, the workload unet3d-tiny reads npz"),
-        (manifest(size=10_000_000, samples_per_file=10), "it has many samples a file"),
+        (manifest(format="hdf5"), "its files are hdf5, but the workload unet3d-tiny reads npz"),
+        (manifest(size=10_000_000, samples_per_file=10), "it has many samples per file"),
     ],
 )
 def test_what_makes_a_dataset_another_one(dataset, difference):

@@ -28,7 +28,7 @@ def run(schedule, limit):
 def test_one_below_the_limit_and_two_above():
     counts, half, verdict = run(ForFit(16), 8)
     assert counts == [16, 5, 10] and not any(half)
-    assert verdict == "feedrate fit has what it needs"
+    assert verdict == "the runs suffice for feedrate fit"
 
 
 def test_with_hosts_one_run_is_on_half_of_them():
@@ -67,7 +67,7 @@ def test_the_command_runs_three_and_fit_knows_the_limit(tiny, tmp_path):
         "--storage", "shaped:120MB/s", "--steps", 12, "-n", 6, "--for", "fit", "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.status == 0, done.err
-    assert "feedrate fit has what it needs" in done.out
+    assert "the runs suffice for feedrate fit" in done.out
     fitted = feedrate("fit", tmp_path / "out", "--out", tmp_path / "s.toml")
     assert fitted.status == 0 and "bandwidth: 1" in fitted.out, fitted.out + fitted.err
     assert "chooses the counts" in feedrate(

@@ -170,7 +170,7 @@ class Records(Index):
             if wrong:
                 raise DatasetError(
                     f"{self.name}: {wrong} (sample {read.first + number})",
-                    "its bytes are not those that were generated; run feedrate verify on the dataset",
+                    "its bytes have changed since they were generated; run feedrate verify on the dataset",
                 )
 
 
