@@ -250,7 +250,7 @@ class Store(Storage):
         return 1
 
     def oddity(self, name: str, strict: bool = False) -> str:
-        """Return why `name` is no plain file; empty if it is one. `strict` rejects links to outside."""
+        """Return why `name` is no regular file; empty if it is one. `strict` rejects links to outside."""
         return ""
 
     @abstractmethod

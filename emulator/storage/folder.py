@@ -82,7 +82,7 @@ class FolderStore(PosixStorage, Store):
     def oddity(self, name: str, strict: bool = False) -> str:
         status = self._stat(name)
         if status and not stat.S_ISREG(status.st_mode):
-            return f"is {_KINDS.get(stat.S_IFMT(status.st_mode), 'no plain file')}"
+            return f"is {_KINDS.get(stat.S_IFMT(status.st_mode), 'no regular file')}"
         if status and strict:
             root, (folder, _, leaf) = self._real(self.root), self.path(name).rpartition("/")
             target = f"{self._real(folder)}/{leaf}"

@@ -102,7 +102,7 @@ def test_a_pipe_in_place_of_a_record_is_one_line(tmp_path: Path, verb: str, name
     (tmp_path / "data/.feedrate").mkdir(parents=True)
     os.mkfifo(tmp_path / "data" / name)
     done = run(tmp_path, verb, tmp_path / "data", *(GENERATE if verb == "generate" else ()))
-    assert f"{name}): it is no plain file" in done.one_line()
+    assert f"{name}): it is not a regular file" in done.one_line()
 
 
 def refused(place: object) -> bool:

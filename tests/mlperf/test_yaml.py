@@ -121,7 +121,7 @@ def test_the_command_writes_a_workload_and_a_recipe(tmp_path):
     made = load_recipe(str(recipe))
     assert (made.files, made.format, made.size.bytes_sd) == (168, "npz", 68341808)
     again = feedrate("import", tmp_path / "unet3d_h100.yaml", "--out", out)
-    assert again.status == 2 and "is there already" in again.one_line()
+    assert again.status == 2 and "exists already" in again.one_line()
 
 
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(

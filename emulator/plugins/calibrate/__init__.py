@@ -1,1 +1,1 @@
-"""Calibration: the step time of a real accelerator, as a profile that workloads name."""
+"""Calibration: measure the step time of a real accelerator, as a profile for workloads."""

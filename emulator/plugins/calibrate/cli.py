@@ -1,4 +1,4 @@
-"""`feedrate calibrate`: measure the time of a step on the accelerator that PyTorch sees."""
+"""`feedrate calibrate`: measure the time of a step on the accelerator of this host."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from emulator.units import parse_list
 
 PRECISIONS = {"cuda": ("bf16", "fp16", "tf32"), "cpu": ("fp32",)}
 ENOUGH_STEPS, ENOUGH_WARMUP = 200, 20
-"""Below these, a profile is for trying out."""
+"""Fewest steps and warm-up steps of a reliable profile."""
 
 ModelName = Annotated[str, typer.Option("--model", "-m", help="unet3d, or unet3d-tiny for a CPU.")]
-Batch = Annotated[str | None, typer.Option("--batch", help="Batch sizes: 1,2,4,7,8.")]
-Precisions = Annotated[str | None, typer.Option("--precision", help="Of bf16, fp16, tf32, fp32.")]
+Batch = Annotated[str | None, typer.Option("--batch", help="Batch sizes, such as 1,2,4,7,8.")]
+Precisions = Annotated[str | None, typer.Option("--precision", help="One or more of bf16, fp16, tf32, fp32.")]
 DeviceName = Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")]
 Profile = Annotated[Path | None, typer.Option("--out", help="Profile to write; default MODEL-DEVICE.toml.")]
-Steps = Annotated[int, typer.Option(min=2, help="Steps that are measured.")]
-Warmup = Annotated[int, typer.Option(min=1, help="Steps before them that are not.")]
+Steps = Annotated[int, typer.Option(min=2, help="Number of measured steps.")]
+Warmup = Annotated[int, typer.Option(min=1, help="Number of steps before the measured ones.")]
 Compile = Annotated[
-    str | None, typer.Option("--compile", help="torch.compile: both, on or off; default both, off on a CPU.")
+    str | None, typer.Option("--compile", help="torch.compile: both, on or off; default both, on a CPU off.")
 ]
 LayoutName = Annotated[str, typer.Option("--layout", help="channels_last, contiguous or both.")]
-Threads = Annotated[int, typer.Option(min=1, help="CPU only: threads that compute.")]
+Threads = Annotated[int, typer.Option(min=1, help="Compute threads, on a CPU.")]
 Validate = Annotated[
-    Path | None, typer.Option("--validate", metavar="DIR", help="Train on that dataset, and emulate it.")
+    Path | None, typer.Option("--validate", metavar="DIR", help="Train on this dataset, and emulate it.")
 ]
 Rounds = Annotated[int, typer.Option(min=2, help="With --validate: pairs of real and emulated training.")]
 WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="With --validate: loader settings.")]
@@ -58,7 +58,7 @@ def calibrate(
     rounds: Rounds = 6,
     workload: WorkloadName = "unet3d-tiny",
 ) -> None:
-    """Measure the time of a training step on this accelerator, as a profile that workloads can name.
+    """Measure the time of a training step on this accelerator, as a profile for workloads.
 
     \b
     Examples:
@@ -81,9 +81,9 @@ def calibrate(
         return
     sizes = request.batch_sizes if batch else ()
     if len(sizes) > 1:
-        raise SpecError("--validate trains at one batch size", "--batch gives it, or the workload")
+        raise SpecError("--validate trains at one batch size", "give --batch a single size")
     loader = load_loader(workload, [f"loader.batch_size={size}" for size in sizes])
-    # PyTorch takes seconds to import: only once every option is known to be right.
+    # Import PyTorch, which takes seconds, only after all options have been checked.
     from emulator.plugins.calibrate import truth
 
     typer.echo(
@@ -99,7 +99,7 @@ def calibrate(
 
 def _measure(request: Request, out: Path, force: bool) -> None:
     if out.exists() and not force:
-        raise SpecError(f"{out} is there already", "choose another --out, or add --force")
+        raise SpecError(f"{out} exists already", "choose another --out, or add --force")
     if not out.parent.is_dir():
         raise SpecError(f"there is no folder {out.parent}", "make it, or choose another --out")
     from emulator.plugins.calibrate import measure  # with PyTorch, as above
@@ -109,11 +109,9 @@ def _measure(request: Request, out: Path, force: bool) -> None:
     if live.for_programs():
         live.answer({"profile": str(out), **to_plain(profile)})
     if request.steps < ENOUGH_STEPS or request.warmup < ENOUGH_WARMUP:
-        typer.echo(
-            f"few steps: for trying out; {ENOUGH_STEPS} after {ENOUGH_WARMUP} make a profile to rely on"
-        )
+        typer.echo(f"few steps: a reliable profile needs {ENOUGH_STEPS} after {ENOUGH_WARMUP} of warm-up")
     if profile.device.throttled == "unknown":
-        typer.echo("throttling: unknown; this system does not tell")
+        typer.echo("throttling: unknown; this system does not report it")
     typer.echo(f'\nprofile: {out}, default {profile.default}   (accelerator = "{out}" in a workload)')
 
 

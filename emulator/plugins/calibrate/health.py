@@ -1,7 +1,7 @@
-"""Watch a device while steps are measured on it: clocks, power, temperature, throttling.
+"""Watch a device while steps are measured: clocks, power, temperature, throttling.
 
-NVML (package nvidia-ml-py) knows a GPU, the kernel's counters of thermal throttling a CPU. A value that the
-system does not give is None; where it says nothing about throttling, that is "unknown".
+The sources are NVML (package nvidia-ml-py) for a GPU, and the kernel's counters of thermal throttling for a
+CPU. A value that the system does not report is None; throttling is then "unknown".
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, Literal, Self
 from emulator.errors import DeviceError
 
 POWER_CAP = 0x04
-"""The power limit holds the clocks down. Many GPUs train like that all the time: noted, not refused."""
+"""The power limit lowers the clocks. That is normal in training on many GPUs: recorded, not refused."""
 THROTTLED = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Bits of NVML's clocks event reasons under which a measurement does not hold for later."""
+"""Bits of NVML's clocks event reasons that make a measurement invalid."""
 
 CPU_COUNTERS = Path("/sys/devices/system/cpu")
 PERIOD = 1.0
 """Seconds between two samples of a GPU."""
 _PATIENCE = 20.0
-"""Seconds until a driver that does not answer is given up."""
+"""Seconds to wait for a driver that does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class GpuSample:
     power_limit_watts: float | None
     temperature_celsius: float | None
     reasons: int | None
-    """Reasons for which clocks are held down: NVML's bits."""
+    """Reasons for lowered clocks, as NVML's bits."""
 
 
 class Gpu:
-    """A GPU as NVML sees it."""
+    """A GPU in NVML."""
 
     def __init__(self, name: str) -> None:
-        """Open the GPU with this UUID or index. Raises LookupError without NVML, or without such a GPU."""
+        """Open the GPU with this UUID or index. Raises LookupError if there is no NVML or no such GPU."""
         try:
             import pynvml as nvml
         except ImportError:
@@ -82,12 +82,12 @@ class Gpu:
         if temperature is None:  # drivers before 570
             temperature = self._ask(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU)
         reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
-        if reasons is None:  # drivers before 535 know it by its older name
+        if reasons is None:  # drivers before 535 have the older name
             reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu)
         return GpuSample(
             sm_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_MEM),
-            power_watts=None if power is None else power / 1e3,  # NVML says milliwatts
+            power_watts=None if power is None else power / 1e3,  # from milliwatts
             power_limit_watts=None if limit is None else limit / 1e3,
             temperature_celsius=temperature,
             reasons=reasons,
@@ -95,7 +95,7 @@ class Gpu:
 
 
 def cpu_throttles(folder: Path = CPU_COUNTERS) -> int | None:
-    """Return the thermal throttling events of all cores so far; None where the kernel does not count them."""
+    """Return the thermal throttling events of all cores so far; None if the kernel does not count them."""
     counts = []
     for path in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
         try:
@@ -106,7 +106,7 @@ def cpu_throttles(folder: Path = CPU_COUNTERS) -> int | None:
 
 
 class HealthMonitor:
-    """Samples a device while a body measures on it. `gpu` is a UUID or an index; None: the CPU."""
+    """Samples a device during its body. `gpu` is a UUID or an index; None for the CPU."""
 
     def __init__(self, gpu: str | None, counters: Path = CPU_COUNTERS, period: float = PERIOD) -> None:
         self.samples: list[GpuSample] = []
@@ -153,19 +153,19 @@ class HealthMonitor:
         return (min(values), max(values)) if values else None
 
     def capped_share(self) -> float | None:
-        """Return the share of samples in which the power limit held the clocks down."""
+        """Return the share of samples in which the power limit lowered the clocks."""
         masks = self._reasons()
         return sum(bool(mask & POWER_CAP) for mask in masks) / len(masks) if masks else None
 
     def require_unthrottled(self) -> Literal["no", "unknown"]:
-        """Return `unknown` where the system does not say. Raises DeviceError if the device was throttled."""
+        """Raise DeviceError if the device was throttled; return `unknown` if that is not reported."""
         if self._gpu is None:
             if self._before is None or self._after is None:
                 return "unknown"
             if self._after > self._before:
                 raise DeviceError(
                     f"the CPU was throttled by heat {self._after - self._before} times while it was measured",
-                    "cool it and calibrate again; no profile was written",
+                    "improve its cooling and calibrate again; no profile was written",
                 )
             return "no"
         masks = self._reasons()
@@ -175,7 +175,7 @@ class HealthMonitor:
                 raise DeviceError(
                     "the GPU was throttled while it was measured "
                     f"({name} in {times} of {len(masks)} samples)",
-                    "cool or power it properly and calibrate again; no profile was written",
+                    "improve its cooling or power and calibrate again; no profile was written",
                 )
         return "no" if masks else "unknown"
 

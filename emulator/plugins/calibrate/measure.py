@@ -1,4 +1,4 @@
-"""Measure an accelerator in every mode at every batch size, and make a profile of the times."""
+"""Measure an accelerator in every mode at every batch size, and make a profile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Interval = tuple[float, float]
 
 
 def calibrate(request: Request, say: Callable[[str], None]) -> Profile:
-    """Make a profile; `say` gets each line. Raises DeviceError: out of memory, throttled, no compiler."""
+    """Make a profile; `say` prints lines. Raises DeviceError: out of memory, throttled, no compiler."""
     real.limit_threads(request.device, request.threads)
     device = real.describe(request.device)
     with HealthMonitor(device.gpu) as health:
@@ -101,7 +101,7 @@ def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
 def timing_of(
     batch_size: int, seconds: Sequence[float], warmup: int, copies: Sequence[float], copy_bytes: int
 ) -> Timing:
-    """Return the entry of a profile for the steps at one batch size."""
+    """Return a profile's entry for one batch size."""
     times = np.asarray(seconds, dtype=np.float64)
     return Timing(
         batch_size=batch_size,
@@ -117,7 +117,7 @@ def timing_of(
 
 
 def lag1(times: NDArray[np.float64]) -> float:
-    """Return the autocorrelation of successive times, or 0 if they do not differ."""
+    """Return the lag-1 autocorrelation of the times; 0 if they are all equal."""
     off = times - times.mean()
     power = float(off @ off)
     return float(off[1:] @ off[:-1]) / power if power > 0 else 0.0
@@ -125,12 +125,12 @@ def lag1(times: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """t(B) = t0 + B t1, by least squares over the batch sizes B. Seconds."""
+    """The least-squares line t(B) = t0 + B t1 over batch sizes B, in seconds."""
 
     t0: float
     t1: float
     t0_interval: Interval | None
-    """95 %, Student's t; None for two sizes, which leave no freedom."""
+    """95 % interval by Student's t; None for two sizes, which leave no degree of freedom."""
     t1_interval: Interval | None
     worst_residual: float
     """Largest |t(B) - mean| / mean."""
@@ -139,8 +139,8 @@ class Line:
 def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> Line | None:
     """Fit a line to the mean seconds of a step by batch size; None for fewer than two sizes.
 
-    The intervals come from how far the means are from a line, which is what counts between batch sizes;
-    the means themselves are known far better.
+    The intervals come from the distances of the means from the line, which are much larger than the errors of
+    the means.
     """
     if len(batch_sizes) < 2:
         return None

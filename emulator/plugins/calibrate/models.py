@@ -1,4 +1,4 @@
-"""Models, ways of computing a step, and devices that can be measured. Imports no PyTorch."""
+"""Models, compute modes and devices for calibration, without PyTorch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Model:
     filters: tuple[int, ...]
     """Channels of its levels, without the bottleneck."""
     edge: int
-    """Voxels along each edge of the cubic patch that it is trained on."""
+    """Voxels along each edge of its cubic training patch."""
     batch_sizes: tuple[int, ...] = (1,)
-    """Measured unless --batch says otherwise."""
+    """Batch sizes to measure without --batch."""
 
     @property
     def patch(self) -> tuple[int, int, int]:
@@ -40,16 +40,16 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeMode:
-    """A way of computing a step. A profile keeps the measurements of each as one variant."""
+    """A way of computing a step, which is one variant of a profile."""
 
     precision: Precision
     compiled: bool
-    """True: through torch.compile."""
+    """True for torch.compile."""
     layout: Layout
 
     @property
     def name(self) -> str:
-        """A name such as bf16-compiled-channels_last."""
+        """Name of the variant, such as bf16-compiled-channels_last."""
         return f"{self.precision}-{'compiled' if self.compiled else 'eager'}-{self.layout}"
 
 
@@ -62,11 +62,11 @@ class Request:
     batch_sizes: tuple[int, ...]
     modes: tuple[ComputeMode, ...]
     steps: int
-    """Steps that are measured at each batch size."""
+    """Number of measured steps at each batch size."""
     warmup: int
-    """Steps before them that are not."""
+    """Number of steps before the measured ones."""
     threads: int = 1
-    """CPU only: threads that compute. Ranks that share cores have one each."""
+    """Compute threads on a CPU; ranks that share cores have one each."""
     command: str = "feedrate calibrate"
 
 
@@ -82,13 +82,13 @@ def choose_device(wanted: str) -> DeviceKind:
     if wanted not in ("auto", "cpu", "cuda"):
         raise SpecError(f"--device {wanted!r} is not known", "use auto, cpu or cuda")
     try:
-        found = find_spec("torch")
-    except ValueError:  # what importlib raises for a module that was made impossible to import
-        found = None
-    if found is None:
+        torch_spec = find_spec("torch")
+    except ValueError:  # sys.modules has a torch without a spec, which blocks its import
+        torch_spec = None
+    if torch_spec is None:
         raise MissingError("calibrate needs PyTorch", "pip install 'feedrate[torch]'")
     if wanted == "cpu":
-        return "cpu"  # before the import, which takes seconds: another option may still be wrong
+        return "cpu"  # before the import, which takes seconds
     import torch
 
     if torch.cuda.is_available():
@@ -97,6 +97,6 @@ def choose_device(wanted: str) -> DeviceKind:
         built = "" if torch.version.cuda or torch.version.hip else f" (torch {torch.__version__})"
         raise DeviceError(
             f"--device cuda: PyTorch{built} sees no GPU",
-            "look at nvidia-smi and at torch.cuda.is_available(), or use --device cpu",
+            "check nvidia-smi and torch.cuda.is_available(), or use --device cpu",
         )
     return "cpu"

@@ -1,6 +1,6 @@
 """Real training steps: a 3D U-Net, its loss and its optimiser on one device. Imports PyTorch.
 
-The network is that of the MLPerf Training reference, written anew from the published description:
+The network is that of the MLPerf Training reference, implemented from the published description:
 channels 32, 64, 128, 256, 320, then a bottleneck of 320; every level is two convolutions of 3 voxels,
 each with instance norm (affine) and ReLU; down by stride 2, up by transposed convolutions of 2 voxels,
 skips concatenated; three classes. The loss is the mean of Dice loss (without background) and cross
@@ -37,7 +37,7 @@ def _level(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 
 
 class _Up(nn.Module):
-    """Twice the resolution, joined with what the way down had at it."""
+    """A level of the decoder: doubles the resolution, and joins the encoder's output at it."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _Up(nn.Module):
 
 
 class Unet3D(nn.Module):
-    """Image (batch, 1, depth, height, width) -> class scores of the same size.
+    """A 3D U-Net from images (batch, 1, depth, height, width) to class scores of the same size.
 
     Edges must be multiples of 2 to the power of len(filters).
     """
@@ -88,7 +88,7 @@ def dice_and_cross_entropy(scores: Tensor, label: Tensor) -> Tensor:
 
 
 class _Forward(nn.Module):
-    """Network and loss together, so that torch.compile sees both."""
+    """Network and loss in one module, so that torch.compile compiles both."""
 
     def __init__(self, network: nn.Module, device: DeviceKind, autocast: torch.dtype | None) -> None:
         super().__init__()
@@ -104,29 +104,27 @@ class _Forward(nn.Module):
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 LEARNING_RATE = 1e-3
-"""Far below the reference's: the time of a step does not depend on it, and no loss blows up."""
+"""Far below the reference's, so that no loss diverges; the time of a step does not depend on it."""
 
 
 @contextmanager
 def device_errors(doing: str) -> Iterator[None]:
-    """Turn PyTorch's errors within into a DeviceError: one line."""
+    """Turn PyTorch's errors in the body into a DeviceError of one line."""
     try:
         yield
     except MemoryError:
         raise DeviceError(f"out of memory {doing}", "use a smaller --batch") from None
-    except RuntimeError as error:  # the base of torch's own: out of memory, CUDA, compiler
+    except RuntimeError as error:  # base class of torch's errors: out of memory, CUDA, compiler
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         if any(sign in str(error).lower() for sign in _NO_MEMORY):
             raise DeviceError(f"out of memory {doing}", "use a smaller --batch") from None
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            raise DeviceError(
-                f"torch.compile failed {doing}: {reason}", "--compile off goes without it"
-            ) from None
+            raise DeviceError(f"torch.compile failed {doing}: {reason}", "use --compile off") from None
         raise DeviceError(f"PyTorch failed {doing}: {reason}") from None
 
 
 class Trainer:
-    """One model on one device that trains on batches."""
+    """One model in training on one device."""
 
     def __init__(self, model: Model, device: DeviceKind, mode: ComputeMode) -> None:
         self.device = device
@@ -144,16 +142,16 @@ class Trainer:
         self._scaler = torch.amp.GradScaler(device, enabled=mode.precision == "fp16")
 
     def put(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        """Put a batch on the device, as a job does: the copy may still be under way."""
+        """Put a batch on the device as a job does; the copy may still be under way."""
         placed = image.to(self.device, memory_format=self._format)
         return placed, label.to(self.device)
 
     def require_trainable(self, image: Tensor, label: Tensor) -> None:
-        """Refuse values that no network could be trained on. Raises DatasetError."""
+        """Raise DatasetError for values that no network can be trained on."""
         if int(label.max()) >= CLASSES or not bool(torch.isfinite(image).all()):
             raise DatasetError(
-                f"the samples hold labels up to {int(label.max())} or values that are no numbers",
-                "feedrate generate --payload ct-realistic makes samples that can be trained on",
+                f"the samples have labels up to {int(label.max())}, or values that are not finite",
+                "generate trainable samples with feedrate generate --payload ct-realistic",
             )
 
     def step(self, image: Tensor, label: Tensor) -> float:
@@ -164,7 +162,7 @@ class Trainer:
         return float(self.launch(image, label).item())
 
     def launch(self, image: Tensor, label: Tensor) -> Tensor:
-        """Start a step, and return its loss on the device once all of the step is under way."""
+        """Start a step, and return its loss on the device without waiting for the device."""
         self._optimiser.zero_grad(set_to_none=True)
         loss: Tensor = self._compute(image, label)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -183,9 +181,9 @@ def made_up_batch(model: Model, batch_size: int) -> tuple[Tensor, Tensor]:
 
 
 def time_steps(trainer: Trainer, batch: tuple[Tensor, Tensor], steps: int, warmup: int) -> list[float]:
-    """Time `steps` steps after `warmup` ones, in seconds, on one batch that stays on the device.
+    """Return the seconds of `steps` steps, after `warmup` ones, on one batch that stays on the device.
 
-    On CUDA by device events around each step; on a CPU by the clock.
+    CUDA steps are timed with device events, CPU steps with the clock.
     """
     image, label = trainer.put(*batch)
     for _ in range(warmup):
@@ -211,7 +209,7 @@ def _on_device(trainer: Trainer, image: Tensor, label: Tensor) -> float:
 
 
 def time_copies(trainer: Trainer, batch: tuple[Tensor, Tensor], copies: int = 20) -> list[float]:
-    """Time copies of `batch` to the device, in seconds; empty on a CPU, where nothing is copied."""
+    """Return the seconds of copies of `batch` to the device; empty on a CPU, which needs no copy."""
     if trainer.device == "cpu":
         return []
     seconds = []
@@ -221,7 +219,7 @@ def time_copies(trainer: Trainer, batch: tuple[Tensor, Tensor], copies: int = 20
         trainer.put(*batch)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
-    return seconds[1:]  # the first one allocates
+    return seconds[1:]  # the first copy allocates memory
 
 
 def forget() -> None:
@@ -239,7 +237,7 @@ class DeviceInfo:
     """Product name; empty for a CPU."""
     memory_bytes: int | None
     gpu: str | None
-    """The UUID by which NVML finds it, whatever CUDA_VISIBLE_DEVICES says, or its index. None: a CPU."""
+    """UUID for NVML, which does not depend on CUDA_VISIBLE_DEVICES, or the index; None for a CPU."""
 
 
 def describe(device: DeviceKind) -> DeviceInfo:
@@ -253,13 +251,13 @@ def describe(device: DeviceKind) -> DeviceInfo:
 
 
 def limit_threads(device: DeviceKind, threads: int) -> None:
-    """Set the threads that compute on a CPU; without effect on a GPU."""
+    """Set the number of compute threads on a CPU; no effect for a GPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
 
 
 def versions() -> dict[str, str]:
-    """Return library -> version."""
+    """Return the versions of Python, PyTorch and its libraries."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda

@@ -1,8 +1,8 @@
-"""The truth test: train for real, emulate the same with the profile just measured, and compare.
+"""The truth test: train on the device, emulate the training with the measured profile, and compare.
 
-Each round measures the step time, trains, and emulates (every other round in the opposite order), so that
-all three see the same machine. Real and emulated training go through the loop of run.train, with the same
-loader, the same files in the same order and the same crops. Rounds are compared pair by pair.
+Each round measures the step time, trains, and emulates (in odd rounds in the opposite order), so that all
+three run under the same conditions. Real and emulated training use the loop of run.train, with the same
+loader, the same files in the same order and the same crops. They are compared round by round.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from emulator.run.train import train
 from emulator.storage.base import Storage
 
 COPIES = 5
-"""Copies to the device that are timed in each round."""
+"""Timed copies to the device in each round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One pair. The first step of each run is left out, as in every result."""
+    """One real and one emulated training, without their first steps, as in every result."""
 
     step_seconds: float
-    """Mean of the profile that was replayed, the copy to the device included."""
+    """Mean of the replayed profile, including the copy to the device."""
     real: Throughput
     emulated: Throughput
 
@@ -56,7 +56,7 @@ def validate(
     rounds: int,
     say: Callable[[str], None],
 ) -> list[Round]:
-    """Train on the dataset in the first mode of the request and emulate it; `say` gets a line of each round.
+    """Train on the dataset in the first mode of the request and emulate it; `say` prints a line per round.
 
     Raises DatasetError, DeviceError, StorageError.
     """
@@ -81,7 +81,7 @@ def validate(
 
 
 def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
-    """Return the accelerator to emulate. A real loop copies each batch to the device before it computes."""
+    """Return the accelerator to emulate; its steps include the copy of the batch to the device."""
     timing = timing_of(batch_size, times, 1, copies, 0)
     return AcceleratorSpec(
         name="this one",
@@ -94,7 +94,7 @@ def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -
 
 
 class Pairs:
-    """Trains for some steps on a real and on an emulated accelerator, in turns."""
+    """Trains for some steps on a real and on an emulated accelerator, alternately."""
 
     def __init__(
         self, spec: LoaderSpec, storage: Storage, manifest: Manifest, request: Request, trainer: real.Trainer
@@ -104,7 +104,7 @@ class Pairs:
         self._trainer = trainer
 
     def round(self, number: int, spec: AcceleratorSpec) -> Round:
-        """Train on both once, the emulated one with the step times of `spec`; in odd rounds it goes first."""
+        """Train once on each, the emulated one with the step times of `spec` and first in odd rounds."""
         clock = MonotonicClock()
         accelerators: dict[str, RealAccelerator | Accelerator] = {
             "real": RealAccelerator(self._trainer, clock),
@@ -115,9 +115,9 @@ class Pairs:
         return Round(step_seconds=spec.step_seconds, **found)
 
     def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
-        """Train for some steps. The number of the round decides on the order of the epoch and the crops."""
+        """Train for some steps; the number of the round is the seed of order and crops."""
         loader: Any = make_loader("torch", self._spec, self._storage, self._manifest, seed=number)
-        real.limit_threads(self._request.device, self._request.threads)  # the loader left it at one
+        real.limit_threads(self._request.device, self._request.threads)  # the loader has set it to one
         try:
             if isinstance(accelerator, RealAccelerator):
                 accelerator.listen(loader)
@@ -126,7 +126,7 @@ class Pairs:
             log = StepLog(0, 0)
             rank_plan = RankPlan(plan=plan, steps=self._request.steps + 1, seed=number)
             train(rank_plan, loader, accelerator.compute, log, MonotonicClock())
-            # An emulated accelerator's log is in its own time; a training pays for taking each batch.
+            # The log of an emulated accelerator has the accelerator's time: convert it to the process's.
             played = None if isinstance(accelerator, RealAccelerator) else here(log.rows(), "none")
             return throughput(log.rows(1) if played is None else played[1:])
         finally:
@@ -134,7 +134,7 @@ class Pairs:
 
 
 class RealAccelerator:
-    """Computes for real on the batch that the loader has just delivered."""
+    """Trains on the batch that the loader has just delivered."""
 
     def __init__(self, trainer: real.Trainer, clock: MonotonicClock) -> None:
         self._trainer = trainer
@@ -143,7 +143,7 @@ class RealAccelerator:
         self._checked = False
 
     def listen(self, loader: TorchLoader) -> None:
-        """Take the tensors of every batch of that loader from now on."""
+        """Receive the tensors of every batch of `loader`."""
         loader.hand_over(self._receive)
 
     def _receive(self, batch: Any) -> None:
@@ -153,8 +153,8 @@ class RealAccelerator:
         self._batch = batch
 
     def compute(self, begin: float) -> tuple[float, float]:
-        """Train on it: copy, forward, loss, backward, optimiser; the seconds that it took, and its end."""
-        started = self._clock.now()  # a real accelerator begins no sooner
+        """Train on the batch; return the seconds of the step, and its end."""
+        started = self._clock.now()  # not `begin`: a real accelerator cannot begin before
         self._trainer.step(*self._trainer.put(*self._batch))
         end = self._clock.now()
         return end - started, end
@@ -167,9 +167,9 @@ class Verdict:
     ratio: float
     """Geometric mean over the rounds of emulated / real samples/s."""
     interval: tuple[float, float] | None
-    """95 % interval of it, by Student's t over the rounds."""
+    """95 % interval of `ratio`, by Student's t over the rounds."""
     median: float
-    """Median of the rounds' ratios: a single disturbed round cannot move it."""
+    """Median of the rounds' ratios, which a single disturbed round does not change much."""
     au_difference: float
     """Median of emulated - real AU."""
 
@@ -198,7 +198,7 @@ def _round_line(number: int, pair: Round) -> str:
 
 
 def summary_lines(rounds: Sequence[Round]) -> list[str]:
-    """Return samples/s and AU of both, with 95 % intervals, and the verdict, for people."""
+    """Return lines with samples/s and AU of both, with 95 % intervals, and the verdict."""
     lines = []
     for name in ("real", "emulated"):
         runs: list[Throughput] = [getattr(pair, name) for pair in rounds]

@@ -34,7 +34,7 @@ def import_yaml(
         if file is not None and file.is_dir():
             raise SpecError(f"{file} is a folder", "give the file that is to be written")
         if file is not None and file.exists() and not force:
-            raise SpecError(f"{file} is there already", "choose another --out, or add --force")
+            raise SpecError(f"{file} exists already", "choose another --out, or add --force")
     config = read_config(path, overrides)
     if config.purpose == "checkpoints":
         if recipe is not None:

@@ -1,4 +1,4 @@
-"""The base class of object stores: retries that are bounded and counted, a lock, drafts and journals."""
+"""The base class of object stores: bounded and counted retries, a lock, drafts and journals."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from emulator.units import show_seconds
 Value = TypeVar("Value")
 
 _BACKOFF, _GROWTH, _LONGEST = 0.1, 3.0, 10.0
-"""Seconds before the first repetition, how much longer each further one waits, and seconds at most."""
+"""Seconds before the first retry, the factor of each further pause, and the longest pause in seconds."""
 _FLUSH_SECONDS = 1.0
-"""Records become an object at least this often: what a kill may lose is made again."""
+"""Seconds after which records are written as an object; a kill loses no more than those."""
 _LOCK_RENEWED, _LOCK_STALE = 5.0, 20.0
-"""Seconds after which the owner of a lock writes it again, and after which one that stays is stale."""
+"""Seconds after which the owner of a lock renews it, and after which one that is not renewed is stale."""
 _LOCK_SETTLES = 0.5
-"""Seconds after which a lock that was written is looked at again."""
+"""Seconds after which a new lock is read back."""
 
 
 class TransientError(Exception):
-    """A request failed in a way that may pass."""
+    """A failure of a request that may succeed when it is retried."""
 
     def __init__(self, kind: RetryKind, why: str) -> None:
         super().__init__(why)
@@ -45,9 +45,9 @@ class ObjectStore(Store):
 
     request = 8 << 20
     failures: ClassVar[type[Exception]]
-    """Exceptions that the client's calls raise."""
+    """Exceptions of the client's calls."""
     absent: ClassVar[type[Exception]]
-    """Exceptions that they raise for an object that is not there."""
+    """Exceptions of the client's calls for an object that does not exist."""
 
     def __init__(self, place: ObjectURL) -> None:
         self.place = place
@@ -55,7 +55,7 @@ class ObjectStore(Store):
         self.deadline = storage_timeout(sys.argv[1:])
         """Seconds after which a request that keeps failing is an error."""
         self.timeout = min(place.timeout, self.deadline)
-        """Seconds without an answer after which one attempt has failed."""
+        """Seconds without an answer after which an attempt fails."""
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._url = f"{place.kind}://{place.bucket}/{self._prefix}".rstrip("/")
 
@@ -71,27 +71,27 @@ class ObjectStore(Store):
         return other
 
     def describe(self) -> dict[str, str]:
-        """Describe the place for a result, as a mount is described: no keys."""
+        """Return the facts of a mount for a result, without credentials."""
         mount = f"{self.place.kind}://{self.place.bucket}"
         return {"mount": mount, "source": self.source(), "type": self.place.kind}
 
     @abstractmethod
     def source(self) -> str:
-        """Endpoint or cluster that is asked."""
+        """Return the endpoint or cluster."""
 
     def key(self, name: str) -> str:
-        """The object's name within its bucket or pool."""
+        """Return the object's name within its bucket or pool."""
         return self._prefix + name
 
     def url(self, name: str) -> str:
-        """The object's name for people."""
+        """Return the object's URL, for messages."""
         return f"{self._url}/{name}"
 
     def ask(self, doing: str, action: Callable[[], Value]) -> Value:
-        """Return `action()`; repeat it while its failure may pass, at most `retries` times, each counted.
+        """Return `action()`; retry after a TransientError, at most `retries` times, and count each retry.
 
-        Does not repeat what could not end within --storage-timeout of the first attempt. Raises `absent`,
-        what `meaning` makes of other failures, and StorageError when the last attempt failed.
+        A retry that could not end within --storage-timeout of the first attempt is not made. Raises `absent`,
+        the result of `meaning` for other failures, and StorageError when the last attempt failed.
         """
         pause, began, tries = _BACKOFF, time.monotonic(), 0
         while True:
@@ -114,13 +114,13 @@ class ObjectStore(Store):
                         "?retries=10&timeout=60s wait for longer",
                     ) from None
                 self.stats.absorb(ReadCounts(retries={trouble.kind: 1}))
-                # At random, so that the ranks that failed together do not come back together.
-                time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  a pause's jitter, no secret
+                # Random pauses, so that ranks that failed together do not retry together.
+                time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  jitter, not a secret
                 pause = min(pause * _GROWTH, _LONGEST)
 
     @abstractmethod
     def meaning(self, error: Any, doing: str) -> Exception:
-        """Translate a failure of the client: a TransientError, a StorageError, a DatasetError."""
+        """Translate a failure of the client into a TransientError, a StorageError or a DatasetError."""
 
     def open(self, name: str, size: int | None = None) -> ObjectBlob:
         length = self.size(name) if size is None else size
@@ -130,18 +130,18 @@ class ObjectStore(Store):
 
     def size(self, name: str) -> int | None:
         try:
-            return self.ask(f"cannot look at {self.url(name)}", lambda: self.length(self.key(name)))
+            return self.ask(f"cannot stat {self.url(name)}", lambda: self.length(self.key(name)))
         except self.absent:
             return None
 
     @abstractmethod
     def length(self, key: str) -> int:
-        """Bytes of an object. Raises `absent` and `failures`."""
+        """Return the bytes of an object. Raises `absent` and `failures`."""
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Write something small unless it exists; False if it does. Raises StorageError.
+        """Write a small object; return False if it exists. Raises StorageError.
 
-        Without conditional requests two may both write, and the later one stays.
+        Without conditional requests two processes may both write, and the later object stays.
         """
         if self.size(name) is not None:
             return False
@@ -150,9 +150,9 @@ class ObjectStore(Store):
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[Owner | None]:
-        """Hold a lock: an object that is written again every few seconds, so that others see its owner alive.
+        """Hold a lock: an object that its owner renews every few seconds.
 
-        One whose owner has ended, or has not written it for a while, is taken over.
+        A lock is taken over if its owner has ended, or has not renewed it for a while.
         """
         before = self._await_lock(name)
         me = Owner.me()
@@ -160,7 +160,7 @@ class ObjectStore(Store):
         if before is not None:
             self.delete([name])
         self.put_new(name, me.line())
-        time.sleep(_LOCK_SETTLES)  # where put_new is not atomic, the later one has the lock
+        time.sleep(_LOCK_SETTLES)  # if put_new is not atomic, the later writer has the lock
         self._require_lock(name, me)
 
         def renew() -> None:
@@ -179,37 +179,37 @@ class ObjectStore(Store):
         finally:
             ended.set()
             thread.join()
-            with suppress(StorageError, DatasetError):  # a lock that stays is taken over by the next
+            with suppress(StorageError, DatasetError):  # the next process takes over a lock that stays
                 if Owner.read((self.get(name) or b"").partition(b"\n")[0]) == me:
                     self.delete([name])
 
     def _await_lock(self, name: str) -> Owner | None:
-        """Return who left the lock behind; None: no lock. Raises DatasetError while its owner is at work."""
-        found = self.get(name)
-        if found is None:
+        """Return the owner of a stale lock; None without a lock. Raises DatasetError while it is held."""
+        content = self.get(name)
+        if content is None:
             return None
-        owner = Owner.read(found.partition(b"\n")[0])
+        owner = Owner.read(content.partition(b"\n")[0])
         if owner is None:
             raise DatasetError(f"{self.url(name)} is no lock of feedrate", "remove it")
         if not owner.gone:
             end = time.monotonic() + _LOCK_STALE
             while owner.host == socket.gethostname() or time.monotonic() < end:
-                if owner.host == socket.gethostname() or self.get(name) not in (found, None):
+                if owner.host == socket.gethostname() or self.get(name) not in (content, None):
                     raise DatasetError(f"{self} is in use: {owner} is at work", "wait for it")
                 time.sleep(1.0)
         return owner
 
     def _require_lock(self, name: str, me: Owner) -> None:
-        """Raises DatasetError when another process took the lock."""
+        """Raise DatasetError if another process took the lock."""
         owner = Owner.read((self.get(name) or b"").partition(b"\n")[0])
         if owner != me:
             raise DatasetError(f"{self} is in use: {owner or 'another process'} is at work", "wait for it")
 
     @abstractmethod
     def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[memoryview | bytes]:
-        """The bytes `begin` to `end` of an object, in order.
+        """Yield the bytes `begin` to `end` of an object, in order.
 
-        Raises `failures`, TransientError; DatasetError when it is not there, or has another size.
+        Raises `failures`, TransientError; DatasetError if it does not exist, or has another size.
         """
 
     def draft(self, name: str, options: WriteOptions) -> ObjectDraft:
@@ -220,7 +220,7 @@ class ObjectStore(Store):
 
 
 class ObjectBlob(Blob):
-    """One object, read in ranges. A range that breaks off is taken up where it did."""
+    """One object, read in ranges. A range that is cut off is continued where it ended."""
 
     __slots__ = ("_store", "key", "tag")
 
@@ -230,11 +230,11 @@ class ObjectBlob(Blob):
         self.alignment = 1
         self.key = store.key(name)
         self.tag: str | None = None
-        """The ETag of the first read, where the store has them: it must stay the same."""
+        """ETag of the first read, if the store has them; later reads must have the same."""
         self._store = store
 
     def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
-        """One request unless it fails."""
+        """See Blob.read_into. Makes one request unless it fails."""
         asked = len(buffer) if length is None else length
         room = buffer if asked <= len(buffer) else buffer[:HEAD]
         wanted = min(asked, self.size - offset)
@@ -244,7 +244,7 @@ class ObjectBlob(Blob):
             nonlocal done
             for chunk in self._store.chunks(self, offset + done, offset + wanted):
                 if len(chunk) > wanted - done:
-                    raise TransientError("cut", "more bytes than were asked for")
+                    raise TransientError("cut", "more bytes than requested")
                 if done < len(room):
                     kept = chunk[: len(room) - done]
                     room[done : done + len(kept)] = kept
@@ -257,13 +257,13 @@ class ObjectBlob(Blob):
         return max(wanted, 0)
 
     def require_size(self, found: int) -> None:
-        """Raises DatasetError unless the object has `found` bytes."""
+        """Raise DatasetError unless the object has `found` bytes."""
         if found != self.size:
             raise wrong_size(self.name, found, self.size)
 
 
 class ObjectDraft(Draft):
-    """An object to be, composed in memory: it is put whole when it gets its name."""
+    """A new object, composed in memory; `publish` puts it at once."""
 
     def __init__(self, store: ObjectStore, name: str) -> None:
         self._store = store
@@ -286,10 +286,10 @@ class ObjectDraft(Draft):
 
 
 class ObjectAppender(Appender):
-    """Records in objects `NAME.000000`, `NAME.000001`, ...: those of a second or so in each."""
+    """Records in objects `NAME.000000`, `NAME.000001`, ..., each with those of about a second."""
 
     def __init__(self, store: ObjectStore, name: str) -> None:
-        """Goes on behind the objects that are there. Raises StorageError."""
+        """Continue after the existing objects. Raises StorageError."""
         numbers = [entry.name.rpartition(".")[2] for entry in store.entries(name)]
         self._number = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
         self._store = store

@@ -1,8 +1,8 @@
-"""Samples as objects of a Ceph pool, through librados: pieces of 4 MiB, as Ceph's own gateways cut them.
+"""Samples as objects of a Ceph pool, through librados, in pieces of 4 MiB like those of Ceph's gateways.
 
-RADOS takes no objects above 128 MiB, and no write above 90 MB. The first piece bears the sample's name and
-knows its size; it is written last, in one operation, so that a sample is there whole or not at all. The
-binding is Ceph's (Debian: python3-rados), for the system's Python; it is on no package index.
+RADOS accepts no objects above 128 MiB and no writes above 90 MB. The first piece has the sample's name, and
+its size as an attribute; it is written last, in one operation, so that a sample is either complete or absent.
+The binding is Ceph's (Debian: python3-rados), for the system's Python; it is not on PyPI.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from emulator.units import show_seconds
 
 try:
     import rados
-except ImportError:  # also when it was built for another Python
+except ImportError:  # also if it was built for another Python
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
     raise MissingError(
         "rados:// needs Ceph's Python binding",
@@ -32,9 +32,9 @@ except ImportError:  # also when it was built for another Python
 PIECE = 4 << 20
 """Bytes of a piece of a sample; the last one has fewer."""
 _MARK = "#"
-"""Between the name of a sample and the number of a piece behind the first."""
+"""Separator of a sample's name and the number of a piece after the first."""
 _SIZE = "feedrate.size"
-"""Attribute of the first of several pieces: bytes of the whole."""
+"""Attribute of the first of several pieces: bytes of the sample."""
 
 
 class RadosStore(ObjectStore):
@@ -45,7 +45,7 @@ class RadosStore(ObjectStore):
     absent = rados.ObjectNotFound
 
     def __init__(self, place: ObjectURL) -> None:
-        """Connects. Raises StorageError when the cluster does not answer, or has no such pool."""
+        """Connect. Raises StorageError if the cluster does not answer, or has no such pool."""
         super().__init__(place)
         limits = ("client_mount_timeout", "rados_osd_op_timeout", "rados_mon_op_timeout")
         seconds = f"{max(1, round(self.timeout))}"
@@ -66,7 +66,7 @@ class RadosStore(ObjectStore):
             ) from None
 
     def source(self) -> str:
-        """The cluster's ceph.conf: that of the URL, of the environment, or the usual one."""
+        """Return the cluster's ceph.conf: that of the URL, of the environment, or the default."""
         return self.place.option("conf") or os.environ.get("CEPH_CONF") or "/etc/ceph/ceph.conf"
 
     def meaning(self, error: Exception, doing: str) -> Exception:
@@ -81,7 +81,7 @@ class RadosStore(ObjectStore):
         return TransientError("connection", _words(error))
 
     def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[bytes]:
-        """An operation for each piece; one byte more at the end shows an object that is longer."""
+        """Read each piece in one operation; a byte more at the end detects an object that is too long."""
         while begin < end:
             number, offset = divmod(begin, PIECE)
             stop = min(end, (number + 1) * PIECE)
@@ -93,16 +93,16 @@ class RadosStore(ObjectStore):
                 raise missing(f"{blob.name}{_MARK}{number:06d}") from None
             if len(data) != stop - begin:
                 self._require_size(blob)
-                raise TransientError("cut", "fewer bytes than were asked for")
+                raise TransientError("cut", "fewer bytes than requested")
             yield data
             begin = stop
 
     def _require_size(self, blob: ObjectBlob) -> None:
-        """Raises DatasetError when the sample is not there, or not of this size."""
-        found = self.size(blob.key.removeprefix(self._prefix))
-        if found is None:
+        """Raise DatasetError if the sample does not exist, or has another size."""
+        size = self.size(blob.key.removeprefix(self._prefix))
+        if size is None:
             raise missing(blob.name)
-        blob.require_size(found)
+        blob.require_size(size)
 
     def length(self, key: str) -> int:
         size = int(self._pool.stat(key)[0])
@@ -123,7 +123,7 @@ class RadosStore(ObjectStore):
         return bytes(data)
 
     def put(self, name: str, data: bytes | memoryview) -> None:
-        """Put an object of any size: the pieces behind the first one come first."""
+        """Put an object of any size; its first piece is written last."""
         key, doing = self.key(name), f"cannot write {self.url(name)}"
         before, count = self._pieces(name), max(1, -(-len(data) // PIECE))
         for number in range(1, count):
@@ -133,7 +133,7 @@ class RadosStore(ObjectStore):
         def write_first() -> None:
             with rados.WriteOpCtx() as operation:
                 operation.write_full(bytes(data[:PIECE]))
-                if len(data) >= PIECE:  # also when it is one piece: it may be shorter than what it replaces
+                if len(data) >= PIECE:  # also a single piece, which may replace a longer object
                     operation.set_xattr(_SIZE, str(len(data)).encode())
                 self._pool.operate_write_op(operation, key)
 
@@ -141,12 +141,12 @@ class RadosStore(ObjectStore):
         self._remove(_piece(key, number) for number in range(count, before))
 
     def _pieces(self, name: str) -> int:
-        """Pieces of the sample that is there; 0: none is."""
+        """Return the number of pieces of the existing sample; 0 if there is none."""
         size = self.size(name)
         return 0 if size is None else max(1, -(-size // PIECE))
 
     def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
-        """RADOS lists whole pools only."""
+        """See Store.entries. RADOS can only list whole pools."""
         start = self.key(prefix)
         keys = self.ask(f"cannot list {self}", lambda: [found.key for found in self._pool.list_objects()])
         for key in sorted(keys):
@@ -169,7 +169,7 @@ class RadosStore(ObjectStore):
 
 
 def _piece(key: str, number: int) -> str:
-    """The object with piece `number` of a sample."""
+    """Return the name of the object with piece `number` of a sample."""
     return key + (f"{_MARK}{number:06d}" if number else "")
 
 

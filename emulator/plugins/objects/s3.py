@@ -1,7 +1,8 @@
-"""Samples as objects of an S3 endpoint, through obstore: one request a range, its failures seen here.
+"""Samples as objects of an S3 endpoint, through obstore, with one request per range.
 
 Keys and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
-AWS_ENDPOINT_URL, AWS_REGION) and are kept nowhere. obstore's own retries are off: they could not be counted.
+AWS_ENDPOINT_URL, AWS_REGION) and are not stored. obstore's own retries are off, because they cannot be
+counted.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ except ModuleNotFoundError as error:
         raise
     raise MissingError("s3:// needs obstore", "pip install 'feedrate[s3]'") from None
 
-# Two threads move the bytes of a rank: a pool as large as the host for each of its ranks would only wait.
+# Two threads move the bytes of a rank. The default is one per core of the host, for each rank.
 os.environ.setdefault("TOKIO_WORKER_THREADS", "2")
 
 _CHUNK = 256 << 10
-"""Bytes after which a body is handed on while the rest of it arrives."""
+"""Bytes of a chunk of a streamed body."""
 _AT_ONCE = 512 << 10
-"""Bytes up to which a body is taken at once. A stream takes 60 us more of CPU at 256 KiB, 50 at 512, and 60
-less at 1 MiB (obstore alone, 4 threads, nginx)."""
+"""Bytes up to which a body is not streamed. A stream takes 60 us more CPU at 256 KiB, 50 us more at 512 KiB,
+and 60 us less at 1 MiB (obstore alone, 4 threads, nginx)."""
 _PART = 16 << 20
-"""Bytes of one part of an upload; what is smaller is put at once."""
+"""Bytes of a part of a multipart upload; smaller objects are put in one request."""
 _PAGE = 1000
-"""Objects of one answer to a list or delete request."""
+"""Most objects of a list or delete request."""
 
 
 class S3Store(ObjectStore):
@@ -48,7 +49,7 @@ class S3Store(ObjectStore):
     absent = FileNotFoundError
 
     def __init__(self, place: ObjectURL) -> None:
-        """Raises SpecError when there are no keys, or the options make no sense."""
+        """Make a client. Raises SpecError if there are no keys, or the options are invalid."""
         super().__init__(place)
         endpoint = endpoint_of(place)
         _require_keys(endpoint)
@@ -74,7 +75,7 @@ class S3Store(ObjectStore):
         return endpoint_of(self.place) or "AWS"
 
     def meaning(self, error: BaseError, doing: str) -> Exception:
-        """obstore's text is not repeated: it may hold an access key."""
+        """See ObjectStore.meaning. Messages omit obstore's text, which may contain an access key."""
         text = str(error)
         found = re.search(r"status code: (\d{3})", text)
         status = int(found[1]) if found else 0
@@ -85,11 +86,11 @@ class S3Store(ObjectStore):
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
             return StorageError(
                 f"{doing}: access denied{f' ({answer})' if status else ''}",
-                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, what the bucket allows, and whether the "
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, the policy of the bucket, and whether the "
                 "endpoint redirects to another",
             )
         if status == 416:
-            return DatasetError(f"{doing}: it ends before", "run feedrate verify on the dataset")
+            return DatasetError(f"{doing}: the object is too short", "run feedrate verify on the dataset")
         if status == 429 or status >= 500:
             return TransientError("busy", f"the endpoint answered {answer}")
         if status:
@@ -99,9 +100,7 @@ class S3Store(ObjectStore):
         if "BareRedirect" in text:
             return StorageError(f"{doing}: the endpoint redirects to no address", "check AWS_REGION")
         if re.search(r"Invalid\w+Response", text):
-            return StorageError(
-                f"{doing}: {self.source()} gives answers that S3 does not", "check AWS_ENDPOINT_URL"
-            )
+            return StorageError(f"{doing}: {self.source()} does not answer like S3", "check AWS_ENDPOINT_URL")
         if "Timeout" in text or "TimedOut" in text:
             return TransientError("timeout", f"no answer for {show_seconds(self.timeout)}")
         if "UnexpectedRange" in text or "IncompleteBody" in text or "Interrupted" in text:
@@ -109,12 +108,12 @@ class S3Store(ObjectStore):
         return TransientError("connection", f"no connection to {self.source()}")
 
     def _no_bucket(self) -> StorageError:
-        return StorageError(f"there is no bucket {self.place.bucket}", "make it, or check the name")
+        return StorageError(f"there is no bucket {self.place.bucket}", "create it, or check its name")
 
     def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[memoryview | bytes]:
         try:
-            found = obstore.get(self._client, blob.key, options={"range": (begin, end)})
-            meta = found.meta  # made anew each time
+            result = obstore.get(self._client, blob.key, options={"range": (begin, end)})
+            meta = result.meta  # a property that makes a new dict
             blob.require_size(int(meta["size"]))
             tag = meta["e_tag"]
             if blob.tag not in (None, tag):
@@ -123,9 +122,9 @@ class S3Store(ObjectStore):
                 )
             blob.tag = tag
             if end - begin <= _AT_ONCE:
-                yield memoryview(found.bytes())
+                yield memoryview(result.bytes())
             else:
-                yield from found.stream(min_chunk_size=_CHUNK)
+                yield from result.stream(min_chunk_size=_CHUNK)
         except FileNotFoundError:
             raise missing(blob.name) from None
 
@@ -144,7 +143,7 @@ class S3Store(ObjectStore):
             return None
 
     def put(self, name: str, data: bytes | memoryview) -> None:
-        """Put an object of any size: a large one goes in parts at the same time."""
+        """Put an object of any size; the parts of a large one are uploaded concurrently."""
         action = partial(
             obstore.put,
             self._client,
@@ -160,7 +159,7 @@ class S3Store(ObjectStore):
             raise self._no_bucket() from None
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Create atomically where the endpoint knows conditional requests."""
+        """See ObjectStore.put_new. Atomic if the endpoint supports conditional requests."""
 
         def create() -> bool:
             try:
@@ -179,7 +178,7 @@ class S3Store(ObjectStore):
     def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
         whole = self.key(prefix)
         folder, _, start = whole.rpartition("/")
-        after = whole[:-1] if start else None  # S3 begins behind it, in the order of names
+        after = whole[:-1] if start else None  # S3 lists the names after it
         while page := self.ask(f"cannot list {self}", partial(self._page, folder, after)):
             for key, size in page:
                 if key.startswith(whole):
@@ -202,22 +201,24 @@ class S3Store(ObjectStore):
 
 
 def endpoint_of(place: ObjectURL) -> str:
-    """URL of the endpoint, without a password; empty: that of AWS. Raises SpecError."""
+    """Return the URL of the endpoint, without a password; empty for AWS. Raises SpecError."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     found = place.option("endpoint") or next((os.environ[name] for name in names if os.environ.get(name)), "")
     scheme, mark, rest = found.partition("://")
     if found and not mark:
-        raise SpecError("the endpoint of S3 is no URL", "write it like http://HOST:PORT")
+        raise SpecError("the endpoint of S3 is not a URL", "write it like http://HOST:PORT")
     return f"{scheme}://{rest.rpartition('@')[2]}" if found else ""
 
 
 def _require_keys(endpoint: str) -> None:
-    """Raises SpecError when no keys, or none that can be, are set for an endpoint that is not AWS's."""
+    """Raise SpecError if AWS_ variables are malformed, or have no keys for an endpoint other than AWS's."""
     for name, value in os.environ.items():
-        if name.startswith("AWS_") and re.search(r"[^\x20-\x7e]|^ | $", value):  # obstore would abort
+        if name.startswith("AWS_") and re.search(
+            r"[^\x20-\x7e]|^ | $", value
+        ):  # which would make obstore abort
             raise SpecError(
-                f"{name} holds a line break, a blank at an end, or a character that is not ASCII",
-                "a secret made from a file often ends in a line feed: set it without",
+                f"{name} has a line break, a space at an end, or a character that is not ASCII",
+                "a secret read from a file often ends in a line break: remove it",
             )
     known = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
     containers = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")

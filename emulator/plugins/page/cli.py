@@ -1,4 +1,4 @@
-"""`feedrate report` and `feedrate compare`: tables in the terminal; the page and the pictures as files."""
+"""`feedrate report` and `feedrate compare`: tables in the terminal, and pages and pictures as files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STDOUT = Path("-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """The options that write what is shown as files."""
+    """Options that write the output to files."""
 
     html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page.")] = None
     png: Annotated[Path | None, typer.Option("--png", help="Write the plots as a picture.")] = None
@@ -40,32 +40,29 @@ class Files:
         ),
     ] = None
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown; - is stdout.")
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown; - is stdout.")
     ] = None
 
     def paths(self, openmetrics: Path | None = None) -> dict[str, Path]:
-        """Return suffix -> file of those that are asked for, after checking that they can be written.
-
-        Raises SpecError, StorageError.
-        """
+        """Return the requested files by suffix. Raises SpecError, StorageError if one cannot be written."""
         given = {"html": self.html, "png": self.png, "svg": self.svg, "csv": self.csv, "md": self.markdown}
-        found = {suffix: path for suffix, path in (given | {"prom": openmetrics}).items() if path}
-        if list(found.values()).count(STDOUT) > 1:
+        requested = {suffix: path for suffix, path in (given | {"prom": openmetrics}).items() if path}
+        if list(requested.values()).count(STDOUT) > 1:
             raise SpecError("two options write to stdout", "give one of them the name of a file")
-        for suffix, path in found.items():
+        for suffix, path in requested.items():
             if path == STDOUT:
                 continue
             if path.suffix.lower() in PICTURES - {f".{suffix}"}:
                 raise SpecError(
-                    f"--{suffix} {path} ends in {path.suffix}, and it would be {suffix.upper()}",
+                    f"--{suffix} {path} ends in {path.suffix}, but the file would be {suffix.upper()}",
                     f"write {path.with_suffix('.' + suffix)}",
                 )
             require_writable(path)
-        return found
+        return requested
 
 
 PICTURES = frozenset((".png", ".svg", ".html", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"))
-"""Endings of names that promise a format."""
+"""File extensions that imply a format."""
 
 
 def report(
@@ -75,20 +72,20 @@ def report(
     files: Files,
     gate: options.Gate,
     baseline: Annotated[
-        list[Path] | None, typer.Option(metavar="OUT", help="Beside this feedrate baseline; repeatable.")
+        list[Path] | None, typer.Option(metavar="OUT", help="Add this feedrate baseline; repeatable.")
     ] = None,
     system: Annotated[
-        list[str] | None, typer.Option(help="With the efficiency of this system; name or file; repeatable.")
+        list[str] | None, typer.Option(help="Add the efficiency of this system; name or file; repeatable.")
     ] = None,
     rules: Annotated[
-        str, typer.Option(metavar="|".join(RULES), help="Say which runs are a valid set by MLPerf's rules.")
+        str, typer.Option(metavar="|".join(RULES), help="Show which runs are a valid set by MLPerf's rules.")
     ] = "",
     openmetrics: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the figures as OpenMetrics, for node_exporter's textfiles."),
     ] = None,
 ) -> None:
-    """Show a result: table, knee, what qualifies it; write it as a page or a picture.
+    """Show a result: tables, knee and flags; write it as a page or a picture.
 
     \b
     Examples:
@@ -117,14 +114,14 @@ def compare(
         typer.Option(
             metavar="SHARE",
             help="Exit with 10 if another result is worse than the first by more than this, for example 5%; "
-            "9 if the runs cannot tell.",
+            "with 9 if the runs do not show it.",
         ),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what --fail-if-worse found as JUnit XML.")
+        Path | None, typer.Option(metavar="FILE", help="Write the verdicts of --fail-if-worse as JUnit XML.")
     ] = None,
 ) -> None:
-    """Compare results on the same axes: per accelerator, per host, X/X_ideal; and say what differs.
+    """Compare results on the same axes: per accelerator, per host, X/X_ideal; and show their differences.
 
     \b
     Examples:
@@ -151,7 +148,7 @@ def compare(
 
 
 def _show(document: page.Document, paths: Mapping[str, Path]) -> None:
-    """Show it for people, unless a file is stdout, and write the files. Raises StorageError, MissingError."""
+    """Print the document, unless a file is stdout, and write the files. Raises StorageError, MissingError."""
     if not live.for_programs() and STDOUT not in paths.values():
         print_blocks(document.blocks)
     for form, path in paths.items():

@@ -1,4 +1,4 @@
-"""Compare results with each other and with published ones, and say which figures cannot be compared."""
+"""Compare results with each other and with published ones, with cautions about figures that differ in kind."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Compared:
 
     @property
     def knee_place(self) -> str:
-        """`5.5`, or the counts that bound the knee."""
+        """The knee as text, such as `5.5`, or the counts that bound it."""
         if self.result.knee is not None and self.result.knee.n_au is not None:
             return number(self.result.knee.n_au, 3)
         low, high = self.knee_range
@@ -86,7 +86,7 @@ class Comparison(Document):
     results: tuple[Compared, ...]
     published: tuple[Entry, ...] = ()
     documents: tuple[PublishedFigure, ...] = ()
-    """Single figures from documents."""
+    """Single figures of documents."""
     cautions: tuple[str, ...] = ()
     """Sentences on figures that are not comparable."""
     moves: tuple[str, ...] = ()
@@ -105,29 +105,29 @@ class Comparison(Document):
     @property
     def tables(self) -> tuple[Table, ...]:
         """Return the tables of measured figures, published figures, and counts that all results have."""
-        found = (
+        tables = (
             _entries("", self.measured),
             _entries("Published", self.published),
             shared(self.results),
             _numbers(self.documents),
         )
-        return tuple(table for table in found if table.rows)
+        return tuple(table for table in tables if table.rows)
 
     @property
     def blocks(self) -> list[Text | Table]:
-        """Return differences, answers, tables, how the knee moves, and cautions."""
+        """Return differences, answers, tables, moves of the knee, and cautions."""
         differ = self.differences
-        found: list[Text | Table] = [differ, Text("")] if differ.rows else []
+        blocks: list[Text | Table] = [differ, Text("")] if differ.rows else []
         for compared in self.results:
-            found += [Text(compared.name, "bold"), Text(f"  {compared.answer}")]
-        found += self.tables
+            blocks += [Text(compared.name, "bold"), Text(f"  {compared.answer}")]
+        blocks += self.tables
         if any(entry.flagged for entry in self.measured):
-            found.append(Text("* flagged: see feedrate report", "yellow"))
+            blocks.append(Text("* flagged: see feedrate report", "yellow"))
         if self.moves:
-            found.append(Text("\n" + "\n".join(self.moves), "bold"))
+            blocks.append(Text("\n" + "\n".join(self.moves), "bold"))
         if self.cautions:
-            found.append(Text("\nNot comparable without thinking", "bold yellow"))
-        return [*found, *(Text(f"- {caution}") for caution in self.cautions)]
+            blocks.append(Text("\nCompare with caution", "bold yellow"))
+        return [*blocks, *(Text(f"- {caution}") for caution in self.cautions)]
 
     def as_plain(self) -> dict[str, Any]:
         """Return each result's answer and knee, the tables, moves and cautions, for programs."""
@@ -179,9 +179,9 @@ class Comparison(Document):
 
 
 def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
-    """Return a name for each result: its label where every result has one of its own.
+    """Return a name for each result: its label, if all results have different ones.
 
-    Else as few last parts of each path as tell them apart, or numbered paths where even whole ones are equal.
+    Otherwise the fewest last parts of each path that differ, or numbered paths if even whole ones are equal.
     """
     if all(labels) and labels and len(set(labels)) == len(paths):
         return list(labels)
@@ -206,10 +206,10 @@ def compare(
     documents: Sequence[PublishedFigure] = (),
     match: str = "",
 ) -> Comparison:
-    """Return (name, result) pairs beside those published rows that ran the same workload.
+    """Compare (name, result) pairs with each other, and with published rows of the same workload.
 
-    `match` keeps published rows with all of its words in the name of submitter or system. Only letters and
-    digits count, since people write such names in many ways.
+    `match` selects published rows with all of its words in the name of submitter or system. Only letters and
+    digits count, because such names are written in many ways.
     """
     compared = tuple(Compared(name=name, result=result) for name, result in results)
     workloads = {item.workload.replace("-", "_") for item in compared}
@@ -223,16 +223,16 @@ def compare(
         cautions.append(f"No published row ran {' or '.join(sorted(workloads))}.")
     if published:
         cautions.append(
-            "Published throughput counts the first step of each epoch up to v1.0 and leaves it out since, as "
-            "feedrate does; it takes samples at their nominal mean size. Published rows are means over their "
+            "Published throughput includes the first step of each epoch up to v1.0 and excludes it since, as "
+            "feedrate does; it assumes the nominal mean size of samples. Published rows are means of several "
             "runs."
         )
         if any(setting(item.result, "workload.training.sync") != "step" for item in compared):
             cautions.append("Published runs wait for each other after every step; a result here does not.")
     if shown:
         cautions.append(
-            "Figures of documents are of other tools (fio, rados bench) or older workloads: they say what a "
-            "storage can do, not what training gets from it. They are listed, not drawn."
+            "Figures of documents are from other tools (fio, rados bench) or older workloads: they show the "
+            "limits of a storage, not the throughput of a training. They are listed, not drawn."
         )
     return Comparison(
         results=compared,
@@ -246,7 +246,7 @@ def compare(
 def gate(share: float, comparison: Comparison) -> list[Verdict]:
     """Decide for each result after the first whether it is worse than the first by more than `share`.
 
-    Raises SpecError where the workload or the accelerator differs.
+    Raises SpecError if the workload or the accelerator differs.
     """
     first, *others = comparison.results
     if not others:
@@ -270,11 +270,11 @@ def _letters(text: str) -> str:
 
 
 def _moves(compared: Sequence[Compared]) -> list[str]:
-    """Say how the first knee moved to those of the others that ran the same workload.
+    """Describe the move of the knee from the first result to each other one of the same workload.
 
-    A knee moved when the 95 % intervals are apart; where they overlap the runs do not show it.
+    The knee moved if the 95 % intervals do not overlap; otherwise the runs do not show a move.
     """
-    found = []
+    lines = []
     first, *others = compared
     for other in others:
         a, b = first.result.knee, other.result.knee
@@ -285,24 +285,24 @@ def _moves(compared: Sequence[Compared]) -> list[str]:
         (low, high), (least, most) = first.knee_range, other.knee_range
         if low <= most and least <= high:
             places = f"{first.knee_place} and {other.knee_place} accelerators"
-            found.append(f"{other.name}: knees of {places}{beside}: no difference that these runs can show.")
+            lines.append(f"{other.name}: knees of {places}{beside}: no difference that these runs can show.")
             continue
         share = f" ({(b.n_au / a.n_au - 1) * 100:+.0f} %)" if a.n_au and b.n_au else ""
         places = f"from {first.knee_place} to {other.knee_place} accelerators"
-        found.append(f"{other.name}: the knee moves {places}{share}{beside}.")
-    return found
+        lines.append(f"{other.name}: the knee moves {places}{share}{beside}.")
+    return lines
 
 
 def _own_cautions(compared: Compared) -> list[str]:
-    """Return the cautions about a result by itself."""
+    """Return the cautions about one result."""
     result, qualified = compared.result, marks_line(compared.result)
-    found = [f"{compared.name}: {qualified}."] if qualified else []
+    cautions = [f"{compared.name}: {qualified}."] if qualified else []
     raised = [note.name for note in notes(result)]
     if raised:
-        found.append(f"{compared.name}: flagged ({', '.join(raised)}).")
+        cautions.append(f"{compared.name}: flagged ({', '.join(raised)}).")
     if not (result.points or result.checkpoints):
-        found.append(f"{compared.name}: nothing was measured.")
-    return found
+        cautions.append(f"{compared.name}: nothing was measured.")
+    return cautions
 
 
 def _entries(caption: str, entries: Sequence[Entry]) -> Table:
@@ -334,13 +334,13 @@ def _entries(caption: str, entries: Sequence[Entry]) -> Table:
 
 
 def shared(results: Sequence[Compared]) -> Table:
-    """Return a table with a row for each count that all results have: GB/s, and the share of the first's."""
-    rates: list[dict[int, float]] = []  # process count -> GB/s, mean of its repeats, of each result
+    """Return a table with a row for each count that all results have: GB/s, and the ratio to the first."""
+    rates: list[dict[int, float]] = []  # for each result: mean GB/s of repeats, by process count
     for compared in results:
         repeats: dict[int, list[float]] = {}
         for entry in compared.entries:
             repeats.setdefault(entry.accelerators, []).append(entry.bytes_per_second / 1e9)
-        rates.append({count: sum(found) / len(found) for count, found in repeats.items()})
+        rates.append({count: sum(values) / len(values) for count, values in repeats.items()})
     rows: list[tuple[Cell, ...]] = []
     for count in sorted(set.intersection(*map(set, rates))) if len(rates) > 1 else ():
         first, *others = (rate[count] for rate in rates)
@@ -380,19 +380,19 @@ def figures(comparison: Comparison) -> tuple[fig.Figure, ...]:
         ),
         _figure(
             comparison,
-            ("per-accelerator", "Throughput of one accelerator", "What one accelerator gets."),
+            ("per-accelerator", "Throughput of one accelerator", "Mean rate of one accelerator."),
             lambda entry: entry.per_accelerator,
             _from_zero,
         ),
         _figure(
             comparison,
-            ("per-host", "Throughput of one host", "What one client host reads."),
+            ("per-host", "Throughput of one host", "Mean read rate of one client host."),
             lambda entry: entry.per_host,
             _from_zero,
         ),
         _figure(
             comparison,
-            ("x-ideal", "X/X_ideal", "Samples/s over what accelerators that never wait would consume."),
+            ("x-ideal", "X/X_ideal", "Samples/s relative to accelerators that never wait."),
             lambda entry: entry.x_ideal and entry.x_ideal * 100,
             lambda low, high: fig.Axis(high=max(106.0, high * 1.04), suffix=" %"),
             levels=levels,
@@ -420,19 +420,19 @@ def _figure(
     """
 
     def dots(entries: Sequence[Entry]) -> tuple[fig.Dot, ...]:
-        found = ((entry, value(entry) or 0.0) for entry in entries)
-        return tuple(fig.Dot(e.accelerators, y, e.flagged, e.used, e.told) for e, y in found if y > 0)
+        values = ((entry, value(entry) or 0.0) for entry in entries)
+        return tuple(fig.Dot(e.accelerators, y, e.flagged, e.used, e.tooltip) for e, y in values if y > 0)
 
     published = dots(comparison.published)
     squares = fig.Series(name="published", dots=published, colour=fig.IDEAL, area=34, squares=True)
     series, behind = [squares] if published else [], []
     for place, compared in enumerate(comparison.results):
-        found = dots(compared.entries)
-        if not found:
+        measured = dots(compared.entries)
+        if not measured:
             continue
         colour, knee = fig.series_colour(place), compared.result.knee
         name = fig.short(compared.name)
-        series.append(fig.Series(name=name, dots=found, colour=colour, flagged_colour=colour))
+        series.append(fig.Series(name=name, dots=measured, colour=colour, flagged_colour=colour))
         if knee is not None and knee.n_au is not None:
             label = (f"{fig.short(compared.name, 16)} {number(knee.n_au, 3)}",)
             line = fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=label, colour=colour)
@@ -453,7 +453,7 @@ def _figure(
 
 
 def _labels(published: Sequence[fig.Dot], every: Sequence[fig.Dot]) -> fig.Labels:
-    """Return the names of published systems, each beside its largest row, those of the largest rows first."""
+    """Return the names of published systems, each at its largest row, in descending order of rows."""
     largest: dict[str, fig.Dot] = {}
     for dot in sorted(published, key=lambda dot: dot.x, reverse=True):
         largest.setdefault(dot.text.partition(":")[0], dot)

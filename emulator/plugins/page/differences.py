@@ -1,4 +1,4 @@
-"""Find the settings, and the facts about machines, in which results differ."""
+"""Find the settings and facts about machines in which results differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = {
     "kind": "kind of result",
     "dataset.bytes": "dataset",
 }
-"""Settings that must be the same for two results to differ by their storage alone -> name for people."""
+"""Displayed names of settings; two results differ only by their storage if these are equal."""
 MACHINE = {
     "version": "feedrate",
     "environment.python": "Python",
@@ -43,11 +43,11 @@ MACHINE = {
     "environment.reads.request_bytes": "request",
     "environment.reads.read_ahead_bytes": "read-ahead",
 }
-"""Facts about rank 0's host and its mount -> name for people."""
+"""Displayed names of facts about rank 0's host and its mount."""
 
 
 def setting(result: RunResult, key: str, missing: object = None) -> Any:
-    """Return the value under a dotted key of a result; `missing` where it has none."""
+    """Return the value under a dotted key of a result; `missing` if it has none."""
     head, *rest = key.split(".")
     value = getattr(result, head)
     for part in rest:
@@ -58,7 +58,7 @@ def setting(result: RunResult, key: str, missing: object = None) -> Any:
 def differences(named: Sequence[tuple[str, RunResult]]) -> Table:
     """Return a row for each setting or fact that is not the same in all results.
 
-    Facts about machines that one of them did not record are left out.
+    A fact about machines is left out if one of the results did not record it.
     """
     rows, absent = [], object()
     for key, words in {**SETTINGS, **MACHINE}.items():
@@ -70,7 +70,7 @@ def differences(named: Sequence[tuple[str, RunResult]]) -> Table:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return True for equal values, numbers within 1 %, or a run and a sweep, which are measured alike."""
+    """Return True for equal values, for numbers within 1 %, and for a run and a sweep."""
     if isinstance(a, int | float) and isinstance(b, int | float):
         return abs(a - b) <= 0.01 * max(abs(a), abs(b))
     return bool(a == b) or (a, b) in (("run", "sweep"), ("sweep", "run"))

@@ -1,6 +1,6 @@
-"""Write a result and those beside it as an HTML page, or as one picture.
+"""Write a result and others beside it as an HTML page, or as one picture.
 
-A page is self-contained: inline SVG and CSS, no network; it says all without its script.
+A page is self-contained: inline SVG and CSS, no network; it is complete without its script.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from emulator.text import masked, printable
 from emulator.units import show_bytes, show_rate, show_seconds
 
 LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
-"""Kinds of results that lead a page; others stand beside these."""
+"""Kinds of results that may lead a page, in order of priority; others are shown beside it."""
 
 
 class Document(ABC):
-    """A report or a comparison: shown in a terminal, written as files."""
+    """A report or a comparison, for the terminal and for files."""
 
     @property
     @abstractmethod
@@ -51,22 +51,22 @@ class Document(ABC):
 
     @abstractmethod
     def html(self) -> str:
-        """Return it as one self-contained page. Raises MissingError."""
+        """Return one self-contained page. Raises MissingError."""
 
     @abstractmethod
     def csv(self) -> Table:
-        """Return the table that is written as CSV."""
+        """Return the table for CSV."""
 
     @abstractmethod
     def draw(self, path: Path, form: str) -> None:
-        """Write its plots as `png` or `svg`. Raises MissingError, StorageError."""
+        """Write the plots as `png` or `svg`. Raises MissingError, StorageError."""
 
     def prom(self) -> str:
-        """Return the figures as OpenMetrics. Raises SpecError where there are none."""
+        """Return the figures as OpenMetrics. Raises SpecError if there are none."""
         raise SpecError("a comparison has no OpenMetrics", "feedrate report writes those of one result")
 
     def text(self, form: str) -> str:
-        """Return it as `html`, `csv`, `md` or `prom`. Raises MissingError, SpecError."""
+        """Return the document as `html`, `csv`, `md` or `prom`. Raises MissingError, SpecError."""
         make = {
             "html": self.html,
             "csv": lambda: to_csv(self.csv()),
@@ -78,7 +78,7 @@ class Document(ABC):
         return make()
 
     def write(self, path: str | os.PathLike[str], form: str = "") -> None:
-        """Write a file atomically, in the form that its name ends in unless one is given.
+        """Write a file atomically, as `form`, which defaults to the extension of its name.
 
         Raises MissingError, SpecError, StorageError.
         """
@@ -92,7 +92,7 @@ class Document(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Document):
-    """A result, and the other results shown beside it."""
+    """A result, with other results beside it."""
 
     folder: Path
     """OUT of the result."""
@@ -102,18 +102,18 @@ class Report(Document):
     systems: tuple[str, ...]
     """Names or files of the systems that the result ran on."""
     listed: bool = False
-    """True if a folder of results was given, which a table then lists."""
+    """True if a folder of results was given; a table then lists them."""
     rules: str = ""
-    """Rules of a benchmark, an entry point of `feedrate.rules`, that sets of runs are checked by."""
+    """Rules of a benchmark to check sets of runs with: an entry point of `feedrate.rules`."""
 
     @property
     def named(self) -> list[tuple[str, RunResult]]:
-        """Return name and result of all, the leading one first."""
+        """Return name and result of each, the leading one first."""
         return [(self.folder.name, self.result), *self.others]
 
     @property
     def limit(self) -> StorageLimit | None:
-        """Return the largest rate that another tool read from the storage; None without such a result."""
+        """Return the largest read rate of a baseline; None without one."""
         found = []
         for _, other in self.others:
             for corner in other.baseline:
@@ -167,10 +167,10 @@ class Report(Document):
 
 
 def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = (), rules: str = "") -> Report:
-    """Find what the page of `out` shows: a result, or a folder of results.
+    """Return the report of `out`, which is a result or a folder of results.
 
-    In a folder the kind that comes first in `LEADING` leads (of several the one made last), and the
-    other results stand beside it. Raises SpecError, StorageError.
+    In a folder, the kind that is first in `LEADING` leads (of several results the latest), and the other
+    results are shown beside it. Raises SpecError, StorageError.
     """
     shown: dict[str, Any] = {"systems": tuple(systems), "rules": Rules(rules).version}
     others = []
@@ -184,7 +184,7 @@ def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = (
         return Report(folder=main, result=recovered(main), others=tuple(others), **shown)
     held = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
     if not held:
-        read_result(out)  # says what is missing
+        read_result(out)  # raises the error
     kinds = sorted({result.kind for result in held.values()}, key=_turn)
     main = max((path for path in held if held[path].kind == kinds[0]), key=lambda path: held[path].created)
     for kind in reversed(kinds):
@@ -193,7 +193,7 @@ def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = (
 
 
 def _turn(kind: str) -> tuple[int, str]:
-    """Return a sort key of kinds of results: the first leads."""
+    """Return a sort key of kinds of results, of which the first leads."""
     return (LEADING.index(kind) if kind in LEADING else len(LEADING), kind)
 
 
@@ -221,8 +221,8 @@ def _sets(found: Report) -> Table:
     for name, made in sorted(found.named, key=lambda one: one[1].created):
         if made.points or made.checkpoints:
             kind = "checkpoint" if made.checkpoints else "training"
-            whose = name if made.environment.get("imported") else str(made.dataset.get("path"))
-            sets.setdefault((str(made.workload.get("name")), kind, whose), []).append((name, made))
+            source = name if made.environment.get("imported") else str(made.dataset.get("path"))
+            sets.setdefault((str(made.workload.get("name")), kind, source), []).append((name, made))
     rows = []
     for (workload, *_), held in sets.items():
         lines = RULES.load(found.rules)([made for _, made in held], found.rules, True)
@@ -248,7 +248,9 @@ def page(
     first = None
     if len({point.ranks for point in result.points}) > 1:
         most = max(point.bytes_per_second for point in result.points)
-        near = [limit] if limit and limit.bytes_per_second <= 3 * most else []  # else it hides the curve
+        near = (
+            [limit] if limit and limit.bytes_per_second <= 3 * most else []
+        )  # a larger one would flatten the curve
         found[0] = first = throughput(result, near) or found[0]
     drawn = plotted(found, first)
     return render(
@@ -277,7 +279,7 @@ def page(
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template of this folder with the style sheet, all values escaped. Raises MissingError."""
+    """Render a template of this folder with all values escaped. Raises MissingError."""
     jinja2 = extra("jinja2")
     folder = Path(__file__).parent
     environment = jinja2.Environment(
@@ -304,11 +306,11 @@ def render(template: str, **values: Any) -> str:
 
 
 MOST_ROWS = 24
-"""Largest number of rows shown of a table that may be shortened (`Table.items`)."""
+"""Most rows shown of a table that may be shortened (`Table.items`)."""
 
 
 def laid_out(table: Table) -> dict[str, Any]:
-    """Return a table for the template: heads and cells with classes, and bars in percent of the longest."""
+    """Return a table for the template: heads and cells with classes, and bars in percent."""
     classes = []
     for column in table.columns:
         words, more = column.align != "right", column.room >= 60
@@ -320,10 +322,10 @@ def laid_out(table: Table) -> dict[str, Any]:
     texts = table.texts
 
     def row(number: int) -> dict[str, Any]:
-        own = (column[number] if column else "" for column in bars)
+        lengths = (column[number] if column else "" for column in bars)
         return {
             "flagged": number in table.flagged,
-            "cells": list(zip(texts[number], classes, own, strict=True)),
+            "cells": list(zip(texts[number], classes, lengths, strict=True)),
         }
 
     return {
@@ -343,26 +345,23 @@ def _bars(cells: Sequence[Cell]) -> list[str]:
 
 
 def plotted(figures: Sequence[Figure], first: Figure | None = None) -> list[dict[str, Any]]:
-    """Draw every figure for a wide page and for a narrow one; CSS shows one of the two.
-
-    `first` is the one that is drawn large.
-    """
-    found: list[dict[str, Any]] = []
+    """Draw every figure for a wide and for a narrow page, of which CSS shows one; draw `first` large."""
+    plots: list[dict[str, Any]] = []
     sizes = [(figure, size) for figure in figures for size in (HERO if figure is first else WIDE, NARROW)]
     drawn = iter(svgs(sizes))
     for figure in figures:
-        alike = sum(other.name == figure.name for other in figures[: len(found)])
+        alike = sum(other.name == figure.name for other in figures[: len(plots)])
         name = f"{figure.name}-{alike + 1}" if alike else figure.name
         words = (figure.title or "The answer", figure.caption)
         wide, narrow = (inline(next(drawn), f"{name}-{width}", *words) for width in ("wide", "narrow"))
-        found.append({"name": name, "caption": figure.caption, "wide": wide, "narrow": narrow})
-    return found
+        plots.append({"name": name, "caption": figure.caption, "wide": wide, "narrow": narrow})
+    return plots
 
 
 def inline(svg: str, prefix: str, heading: str = "", description: str = "") -> Any:
-    """Return an SVG for a page with several: with ids of its own, title, description, and fluid width."""
-    own = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-    head, tail = own.split(">", 1)
+    """Return an SVG for a page with several: with unique ids, title, description, and fluid width."""
+    unique = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+    head, tail = unique.split(">", 1)
     wide = re.search(r'viewBox="0 0 ([0-9.]+)', head)
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
     limit = f' style="max-width:{wide[1]}px"' if wide else ""
@@ -376,12 +375,12 @@ def inline(svg: str, prefix: str, heading: str = "", description: str = "") -> A
 
 
 MOST_ITEMS = 12
-"""Largest number of list items shown."""
+"""Most list items shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One row: a dotted key, its value, and the source of the value."""
+    """A dotted key, its value, and the source of the value."""
 
     key: str
     value: str
@@ -389,7 +388,7 @@ class Fact:
 
 
 def facts(table: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> list[Fact]:
-    """Return all values of a nested table as rows, in its order; `sources` maps dotted keys to words."""
+    """Return all values of a nested table as rows, in its order, with their `sources` by dotted key."""
     known = sources if isinstance(sources, Mapping) else {}  # run.json may hold anything there
     return [
         Fact(key=key, value=show(key, value), source=known.get(key, "")) for key, value in _flat(table, "")
@@ -411,7 +410,7 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def show(key: str, value: Any) -> str:
-    """Return a value for people: sizes, rates and durations by the name of their key, others as they are."""
+    """Return a value as text; sizes, rates and durations are recognised by the name of their key."""
     if value is None or value == "":
         return NONE
     if isinstance(value, bool):

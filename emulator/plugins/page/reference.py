@@ -30,7 +30,7 @@ FIGURES = ("system", "quantity", "value", "unit", "condition", "kind", "source")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One process count of one result, or one published row, in the same figures."""
+    """One process count of a result, or one published row, with the same figures."""
 
     name: str
     """Name of the result or publisher."""
@@ -43,15 +43,15 @@ class Entry:
     x_ideal: float | None
     flagged: bool = False
     used: bool = True
-    """False if a flag invalidates the entry; lines do not go through it."""
+    """False if a flag invalidates the entry, so that lines skip it."""
     workload: str = ""
     """Workload of a published row."""
     version: str = ""
     """Version of MLPerf Storage of a published row."""
 
     @property
-    def told(self) -> str:
-        """Return the figures as text, shown when the pointer is on the entry."""
+    def tooltip(self) -> str:
+        """Return the figures as text, for the pointer on the entry."""
         parts = [
             f"{short(self.name, 44)}: {self.accelerators:,} accelerators",
             show_rate(self.bytes_per_second),
@@ -96,7 +96,7 @@ class PublishedFigure:
     unit: str
     condition: str
     kind: str
-    """published: printed there; recomputed: from the document's own inputs."""
+    """published: printed in the document; recomputed: from its inputs."""
     source: str
     """Short name of the document; results/README.md has its title."""
 
@@ -140,4 +140,4 @@ def load_reference(name: str) -> tuple[list[Entry], list[PublishedFigure]]:
             PublishedFigure(**{name: row[name] for name in words}, value=float(row["value"])) for row in rows
         ]
     except (TypeError, ValueError) as error:
-        raise SpecError(f"{path} holds something that is no number ({error})") from None
+        raise SpecError(f"{path} has a value that is not a number ({error})") from None

@@ -97,7 +97,7 @@ def prepare(folder: Path, force: bool) -> None:
         return  # another rank was first
     foreign = names - _OURS
     if foreign or (names and not force):
-        what = f"holds {sorted(foreign)[0]!r}, which is no recording" if foreign else "is there already"
+        what = f"holds {sorted(foreign)[0]!r}, which is no recording" if foreign else "exists already"
         raise SpecError(f"{folder} {what}", "choose another --out" + ("" if foreign else ", or add --force"))
     with storage_errors("cannot clear the folder"):
         for name in names:

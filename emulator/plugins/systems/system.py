@@ -382,7 +382,7 @@ def on_hosts(system: System, hosts: int | None) -> System:
 def refuse_existing(path: Path, force: bool) -> None:
     """Raise SpecError if `path` exists, unless `force`."""
     if path.exists() and not force:
-        raise SpecError(f"{path} is there already", "choose another --out, or add --force")
+        raise SpecError(f"{path} exists already", "choose another --out, or add --force")
 
 
 def write_system(path: Path, system: System) -> None:
