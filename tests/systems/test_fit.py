@@ -288,7 +288,7 @@ def test_rows_in_any_order_give_what_the_formulas_give_of_all_together(uneven):
             np.log(halves[1].bytes_per_second / halves[0].bytes_per_second),
         ]
         assert seen.drift == pytest.approx(min(drifts, key=abs))
-    with pytest.raises(SpecError, match="no point with all of its steps"):
+    with pytest.raises(SpecError, match="no complete point"):
         seen_in(result, lambda _: [shuffled[1:]])
 
 
@@ -342,7 +342,7 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
     done = feedrate("fit", simulated / "out", "--out", simulated / "system.toml")
     assert done.status == 0, done.err
     assert "bandwidth: 400 MB/s, 95 % interval" in done.out
-    assert "seen: counts 1, 2, 4, 9" in done.out
+    assert "measured: counts 1, 2, 4, 9" in done.out
     assert "by the bandwidth cap alone to" in done.out
     system = load_system(str(simulated / "system.toml"))
     result, _ = simulate(TINY, system, (5, 40), simulated / "predicted", steps=20)

@@ -130,7 +130,7 @@ def test_over_a_dataset_knee_and_points_are_of_the_same_run():
     just, over = (predict(run, count).point.x_ideal for count in (found.accelerators, found.accelerators + 1))
     assert just >= 0.9 > over
     assert found.knee.n_au < feeds(TINY, system).knee.n_au - 0.1
-    assert "borders of epochs included" in found.knee.sentence
+    assert "ends of epochs included" in found.knee.sentence
     few = feeds(TINY, System(storage=StorageSystem(bandwidth=400e9)), over=run)
     assert (few.accelerators, few.knee.kind) == (24, "beyond")
     assert "24 accelerators or more" in few.knee.sentence

@@ -215,7 +215,7 @@ def _require_keys(endpoint: str) -> None:
     for name, value in os.environ.items():
         if name.startswith("AWS_") and re.search(
             r"[^\x20-\x7e]|^ | $", value
-        ):  # which would make obstore abort
+        ):  # obstore would abort
             raise SpecError(
                 f"{name} has a line break, a space at an end, or a character that is not ASCII",
                 "a secret read from a file often ends in a line break: remove it",

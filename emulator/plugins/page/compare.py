@@ -1,4 +1,4 @@
-"""Compare results with each other and with published ones, with cautions about figures that differ in kind."""
+"""Compare results with each other and with published ones, with cautions about differences in kind."""
 
 from __future__ import annotations
 

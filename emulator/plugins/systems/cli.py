@@ -1,4 +1,4 @@
-"""The verbs about systems: simulate, fit, plan and efficiency. They read no data of a dataset."""
+"""The commands about systems: simulate, fit, plan and efficiency. They read no samples."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ DEFAULT_WORKLOADS = ("unet3d-v100", "unet3d-a100", "unet3d-h100", "unet3d-b200")
 def simulate(
     workload: options.WorkloadName,
     system: Annotated[str, SYSTEM],
-    counts: Annotated[str, typer.Option(help="Process counts: 1,8,64 or 1-8.")],
+    counts: Annotated[str, typer.Option(help="Process counts, such as 1,8,64 or 1-8.")],
     gate: options.Gate,
     out: options.Out = None,
     label: options.Label = "",
     hosts: Hosts = None,
     steps: options.Steps = None,
-    dataset: Annotated[Path | None, typer.Option(help="Take the samples' sizes from it.")] = None,
+    dataset: Annotated[Path | None, typer.Option(help="Take the sizes of samples from this dataset.")] = None,
     settings: options.Settings = None,
     force: options.Force = False,
 ) -> None:
@@ -96,13 +96,13 @@ def plan(
         list[str] | None,
         typer.Option("--workload", "-w", help="Repeatable; default: 3D U-Net on every accelerator."),
     ] = None,
-    accelerators: Annotated[int | None, typer.Option(min=1, help="Ask what this many need.")] = None,
+    accelerators: Annotated[int | None, typer.Option(min=1, help="Show what this many need.")] = None,
     per_host: Annotated[int, typer.Option(min=1, help="Accelerators of a host, with --accelerators.")] = 8,
     margin: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share to keep in reserve.")] = 0.1,
     hosts: Hosts = None,
     settings: options.Settings = None,
 ) -> None:
-    """Say how many accelerators a system feeds, or what a number of accelerators needs.
+    """Show how many accelerators a system feeds, or what a number of accelerators needs.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def efficiency(
         str | None, typer.Option("--workload", "-w", help="Count accelerators of this workload.")
     ] = None,
     match: Annotated[
-        str | None, typer.Option(metavar="SYSTEM", help="Nodes that it takes to match this system.")
+        str | None, typer.Option(metavar="SYSTEM", help="Show the nodes to match this system.")
     ] = None,
 ) -> None:
     """Show GB/s, IOPS and accelerators per TB, watt and price, and nodes to match another system.

@@ -1,6 +1,6 @@
 """A system's performance per terabyte, watt and price, and the nodes needed to match another system.
 
-Pure. TB = 10^12 bytes, GB/s = 10^9 bytes/s. A number that the system file does not hold is None.
+TB = 10^12 bytes, GB/s = 10^9 bytes/s. A number that the system file lacks is None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from emulator.report.table import Cell, Column, Table
 TB, GB = 1e12, 1e9
 
 _EXACTLY = 1 - 1e-12
-"""Factor that keeps rounding errors from raising a whole quotient to the next integer."""
+"""Factor so that rounding errors do not raise a whole quotient to the next integer."""
 
 
 def ratio(value: float | None, amount: float | None) -> float | None:
@@ -36,7 +36,7 @@ def raw_bytes(system: System) -> float | None:
 
 
 def usable_bytes(system: System) -> float | None:
-    """Return the usable capacity in bytes: as stated, else raw capacity x k / (k + m)."""
+    """Return the usable capacity in bytes: as stated, or raw capacity x k / (k + m)."""
     if system.hardware.usable_capacity is not None:
         return float(system.hardware.usable_capacity)
     raw = raw_bytes(system)
@@ -44,7 +44,7 @@ def usable_bytes(system: System) -> float | None:
 
 
 def watts(system: System, *, reading: bool) -> float | None:
-    """Return the power in watts: nodes x (drives per node x drive power + node power, where stated)."""
+    """Return the power in watts: nodes x (drives per node x drive power + node power, if stated)."""
     nodes, hardware = system.storage.nodes, system.hardware
     drive = hardware.drive_power_read if reading else hardware.drive_power_write
     if nodes is None or hardware.drives_per_node is None or drive is None:
@@ -53,7 +53,7 @@ def watts(system: System, *, reading: bool) -> float | None:
 
 
 def cost(system: System) -> float | None:
-    """Return the price: nodes x node price with drives, else nodes x drives per node x drive price."""
+    """Return the price: nodes x node price with drives, or nodes x drives per node x drive price."""
     nodes, hardware = system.storage.nodes, system.hardware
     if nodes is None:
         return None
@@ -119,10 +119,10 @@ def efficiency(system: System, fed: float | None = None) -> tuple[SystemFigure, 
 
 
 def matches(system: System, other: System) -> dict[str, int]:
-    """Return the number of nodes of `system` that match `other` in capacity, reads and writes, where stated.
+    """Return the number of nodes of `system` that match `other` in capacity, reads and writes, if stated.
 
-    Writes are compared as stated, and with the protection of `other`: write rate x own overhead / other
-    overhead.
+    Writes are compared as stated, and with the protection of `other`: write rate x overhead of `system` /
+    overhead of `other`.
     """
     nodes, write = system.storage.nodes, system.storage.write_bandwidth
     if nodes is None:
@@ -171,7 +171,7 @@ NOBODY_KNOWS: Fed = (None, None)
 
 
 def efficiency_table(systems: Sequence[System], fed: Sequence[Fed]) -> Table:
-    """Return a table with a column for each system. Figures that no system file gives are left out."""
+    """Return a table with a column for each system, without figures that no system file has."""
     figures = [efficiency(system, count) for system, (count, _) in zip(systems, fed, strict=True)]
     intervals = [interval for _, interval in fed]
     rows: list[tuple[Cell, ...]] = []
@@ -222,7 +222,7 @@ def compare_systems(
         limited = found is not None and found.bound is not None
         fed.append((found.accelerators, found.interval) if found and limited else NOBODY_KNOWS)
         if workload and not limited:
-            missing.append(f"{system.name} lacks a bandwidth: nothing in it limits {workload.name}")
+            missing.append(f"{system.name} lacks a bandwidth that limits {workload.name}")
     tables = [efficiency_table(systems, fed)]
     if match is not None:
         tables.append(match_table(systems, match))

@@ -1,11 +1,10 @@
-"""The loop that plays a scene, compiled by numba: millions of events a second. Only `scene.play` imports it.
+"""The simulation loop of a scene, compiled by numba: millions of events a second. For `scene.play` only.
 
 Streams of bytes share the bandwidth of the system, of their host and of their rank max-min fairly. Hosts
 with the same number k of active streams progress at the same rate, min(level, host / k, rank), and form
-class k. A class has one service clock: the bytes that each of its streams has been given. A stream ends when
-its host's service reaches its key; a host that changes class takes an offset along. So an event costs a few
-heap operations and a pass over the classes in use, whatever the number of ranks: 100,000 of them take 40 ms a
-step.
+class k. A class has one service clock: the bytes that each of its streams has received. A stream ends when
+its host's service reaches its key; a host that changes class gets an offset. So an event costs a few heap
+operations and a pass over the classes in use, for any number of ranks: 100,000 of them take 40 ms a step.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def inlined(function: Function) -> Function:
     """Return `function` compiled by numba.njit(inline="always"), with its types kept."""
-    # A call would pass arrays by value and count references, which costs more than what these functions do.
+    # A call would pass arrays by value and count references, which costs more than the functions themselves.
     return cast(Function, numba.njit(inline="always")(function))
 
 
 def compiled(function: Function) -> Function:
     """Return `function` compiled by numba.njit, cached on disk, without reference counts on arrays."""
-    # The loop is four times as fast without them, and allocates nothing that would need them.
+    # The loop is four times as fast without reference counts, and allocates nothing that needs them.
     return cast(Function, numba.njit(cache=True, _nrt=False)(function))
 
 
 FAST = 1e21
-"""Rate in bytes/s that stands for no limit; infinity would give 0 x infinity."""
+"""Rate in bytes/s in place of no limit: infinity would cause 0 x infinity."""
 
 
-# Heaps of entries, the smallest key first, with four children an entry: half as many levels miss the cache
-# as with two. Several heaps may share an array: `base` is where one begins. `spot` learns the place of each
-# item; where it is None, numba compiles nothing for it.
+# Heaps of entries, the smallest key first, with four children per entry: half as many levels miss the cache
+# as with two. Several heaps may share an array, in which one begins at `base`. `spot` receives the place of
+# each item; if it is None, numba compiles no code for it.
 
 CHILDREN = 4
 ENTRY = np.dtype([("key", "<f8"), ("item", "<i8")])
-"""Key and item of an entry, side by side to share a cache line. Items are ranks or hosts."""
+"""Key and item of an entry, which share a cache line. Items are ranks or hosts."""
 
 
 @inlined
@@ -58,7 +57,7 @@ def put(heap: Any, base: int, place: int, key: float, item: int, spot: Any) -> N
 
 @inlined
 def climb(heap: Any, base: int, place: int, key: float, item: int, spot: Any) -> None:
-    """Put an entry into a free place, or above it: the entries that it passes move down."""
+    """Put an entry into a free place, or above it; the entries that it passes move down."""
     while place > 0:
         above = (place - 1) // CHILDREN
         if heap[base + above].key <= key:
@@ -96,9 +95,9 @@ class Net(NamedTuple):
     system: Any
     """Bytes/s of all streams."""
     own: Any
-    """k: bytes/s of a stream when the system does not limit it."""
+    """k: bytes/s of a stream if the system does not limit it."""
     service: Any
-    """k: bytes that a stream of the class has been given."""
+    """k: bytes that a stream of the class has received."""
     rate: Any
     """k: bytes/s of a stream."""
     members: Any
@@ -106,18 +105,19 @@ class Net(NamedTuple):
     live: Any
     """The classes in use, `lives[0]` of them."""
     place: Any
-    """k: where the class stands in `live`."""
+    """k: index of the class in `live`."""
     lives: Any
     queue: Any
-    """k: heap of the class's hosts by its service at which their first streams end, `hosts` places each."""
+    """k: heap of the class's hosts, keyed by the class's service at which their first streams end; `hosts`
+    places each."""
     spot: Any
-    """h: where the host stands in its class's heap."""
+    """h: index of the host in its class's heap."""
     offset: Any
     """h: service of the host minus that of its class."""
     active: Any
-    """h: streams, which is its class."""
+    """h: number of streams, which is the class."""
     flow: Any
-    """h: heap of the host's streams by the service of the host at which they end, `most` places each."""
+    """h: heap of the host's streams, keyed by the host's service at which they end; `most` places each."""
     hosts: int
     most: int
 
@@ -168,7 +168,7 @@ def next_end(net: Net) -> tuple[float, int]:
 @inlined
 def share(net: Net) -> None:
     """Set the rates by water-filling: the largest level at which all streams fit into the system."""
-    # A class has the rate 0 until it is known whether the system or the class itself limits it.
+    # A class has the rate 0 until it is decided whether the system or the class itself limits it.
     left, streams, level = net.system[0], 0, 0.0
     for i in range(net.lives[0]):
         k = net.live[i]
@@ -216,7 +216,7 @@ def leave(net: Net, host: int) -> float:
 
 @inlined
 def enter(net: Net, host: int, service: float) -> None:
-    """Put `host`, which has been given `service`, into the class of its number of streams."""
+    """Put `host`, which has received `service`, into the class of its number of streams."""
     k = net.active[host]
     if net.members[k] == 0:
         net.live[net.lives[0]] = k
@@ -250,12 +250,12 @@ def change(net: Net, host: int, rank: int, size: float) -> None:
 RANK = np.dtype(
     [("taken", "<i4"), ("delivered", "<i4"), ("admitted", "<i4"), ("reading", "<i4"), ("waiting", "<i4")]
 )
-"""Batches of a rank that its accelerator has begun with, that have arrived, and that may be read; whether it
+"""Batches of a rank that its accelerator has taken, that have arrived, and that may be read; whether it
 reads now; whether its accelerator waits for a batch. In one row, for the cache."""
 
 
 class RankStates(NamedTuple):
-    """The ranks' states, as in the scene, and their places."""
+    """The ranks' states, with the arrays of the scene."""
 
     size: Any
     compute: Any
@@ -263,22 +263,22 @@ class RankStates(NamedTuple):
     prefetch: int
     latency: float
     epoch: int
-    """Steps after which nothing has been read ahead."""
+    """Steps of an epoch, which starts with nothing prefetched."""
     state: Any
     """Rows of RANK."""
     asking: Any
-    """Ranks that want a batch for their accelerator now, `counts[0]` of them."""
+    """Ranks that request a batch for their accelerator now, `counts[0]` of them."""
     counts: Any
-    """Ranks that are asking, and ranks that have arrived at the barrier."""
+    """Number of ranks in `asking`, and number of ranks at the barrier."""
 
 
 class Timers(NamedTuple):
-    """Heap of ranks that wait until a given time."""
+    """A heap of ranks that wait until a given time."""
 
     row: Any
     """ENTRY with the time as key."""
     size: Any
-    """Their number, an array of length 1."""
+    """Number of entries, in an array of length 1."""
 
 
 @inlined
@@ -305,7 +305,7 @@ def remove(timers: Timers) -> int:
 
 @inlined
 def ask(ranks: RankStates, latent: Timers, computing: Timers, ready: Any, now: float) -> None:
-    """Give the last rank that asks its next batch, or let it wait, and begin reading what it may read."""
+    """Give the last rank in `asking` its next batch, or let it wait, and start its permitted reads."""
     ranks.counts[0] -= 1
     rank = ranks.asking[ranks.counts[0]]
     step = ranks.state[rank].taken
@@ -320,13 +320,13 @@ def ask(ranks: RankStates, latent: Timers, computing: Timers, ready: Any, now: f
         admit(ranks, latent, rank, min(last, step + 1 + ranks.prefetch), now)
     else:
         ranks.state[rank].waiting = 1
-        # An epoch begins with nothing read ahead, and all of it is asked for at once.
+        # An epoch starts with nothing prefetched, and requests all of `prefetch` at once.
         admit(ranks, latent, rank, max(step + 1, min(last, step + ranks.prefetch)), now)
 
 
 @inlined
 def admit(ranks: RankStates, latent: Timers, rank: int, batches: int, now: float) -> None:
-    """Let `rank` read up to a number of batches, and begin if it does not read yet."""
+    """Permit `rank` to read up to a number of batches, and start if it does not read yet."""
     ranks.state[rank].admitted = max(ranks.state[rank].admitted, batches)
     if not ranks.state[rank].reading and ranks.state[rank].admitted > ranks.state[rank].delivered:
         ranks.state[rank].reading = 1
@@ -337,7 +337,7 @@ def admit(ranks: RankStates, latent: Timers, rank: int, batches: int, now: float
 def deliver(net: Net, ranks: RankStates, k: int) -> int:
     """End the first stream of class `k`. Return its rank if the rank stops reading, else -1."""
     host = net.queue[k * net.hosts].item
-    net.service[k] = net.queue[k * net.hosts].key  # exactly: no drift
+    net.service[k] = net.queue[k * net.hosts].key  # exactly, to avoid drift
     base = host * net.most
     rank: int = net.flow[base].item
     number = ranks.state[rank].delivered + 1
@@ -357,7 +357,7 @@ def deliver(net: Net, ranks: RankStates, k: int) -> int:
 
 @inlined
 def computed(ranks: RankStates, rank: int) -> None:
-    """End a step's compute: the rank asks for its next batch; at a barrier all do once the last has come."""
+    """End a step's compute: the rank requests its next batch; at a barrier all do after the last arrival."""
     count = len(ranks.state)
     if not ranks.gates[ranks.state[rank].taken - 1]:
         ranks.asking[0] = rank
@@ -373,7 +373,7 @@ def computed(ranks: RankStates, rank: int) -> None:
 
 @compiled
 def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: Floats) -> None:
-    """Play to the end, and note when each batch was ready."""
+    """Simulate to the end, and record when each batch was ready."""
     now = 0.0
     while True:
         while ranks.counts[0] > 0:
@@ -400,14 +400,14 @@ def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: F
 
 
 def play(scene: Scene) -> Floats:
-    """Return the seconds at which accelerators took their batches, shape (steps, ranks)."""
+    """Simulate `scene`; return the seconds at which accelerators took their batches, shape (steps, ranks)."""
     count = scene.ranks
     ready = np.zeros((scene.steps, count))
     state = np.zeros(count, RANK)
     epoch = scene.epoch or scene.steps
     state["admitted"] = min(epoch, scene.steps, scene.prefetch)
-    # numba compiles other layouts and types anew, for seconds. The cost of a step delays the rank as its
-    # compute does.
+    # For other layouts and types numba would compile again, for seconds. The cost of a step delays the rank
+    # like its compute.
     size = np.ascontiguousarray(scene.size, np.float64)
     compute = np.ascontiguousarray(scene.compute + scene.step_cost, np.float64)
     ranks = RankStates(

@@ -1,10 +1,10 @@
-"""Estimate the parameters of a system from a few measured counts, with intervals; or say why that fails.
+"""Estimate the parameters of a system from a few measured counts, with intervals, or report why that fails.
 
-Each measured count is played again on its own batches (the step log has their bytes), with all that is known
-(workload, loader, plan) and the unknowns of a model (`systems.model`). One more unknown must lower the loss
-by more than chance would. A limit is identified only when models without one are far worse. Models, and ends
-of parameters, that are within t^2 s^2 of the best are its alternatives. s is the relative deviation of one
-run (`FitModel.variance`).
+Each measured count is simulated with its own batches (the step log has their bytes), the known workload,
+loader and plan, and the unknowns of a model (`systems.model`). An additional unknown must lower the loss by
+more than chance would. A limit is identified only if models without one are far worse. Models, and ends of
+parameters, within t^2 s^2 of the best are its alternatives, where s is the relative deviation of one run
+(`FitModel.variance`).
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import ALONE, SOFT, ClientSystem, Evidence, Fitted, Parameters, System
 
 CONFIDENCE = 3.84
-"""Reduction of the loss, in s^2, that an unknown must bring: 95 % quantile of chi-squared with 1 degree of
-freedom."""
+"""Least reduction of the loss by an unknown, in s^2: 95 % of chi-squared with 1 degree of freedom."""
 SURE = 9.0
 """Margin in s^2 by which models without a limit must be worse for a limit to be identified."""
 LATENT = 0.90
-"""Efficiency of the smallest count below which a lone rank's loss is called latency, not a cost of steps."""
+"""Efficiency of the smallest count below which the loss of a single rank is latency, not a cost of steps."""
 HUGE, SCATTERED = 0.30, 0.15
-"""Largest |ln measured - ln played| of a count, and deviation of a run, that a system can describe."""
+"""Largest |ln measured - ln simulated| of a count, and deviation of a run, that a system can describe."""
 SOFTNESS = (SOFT, 20.0)
 """Values of softness to try."""
 _SECTION = {"bandwidth": "storage", "latency": "storage", "softness": "storage"}
-"""Section of a system file by parameter; the others are the clients'."""
+"""Section of a system file by parameter; others are in `clients`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A fitted system and how it follows the measurements."""
+    """A fitted system, and its agreement with the measurements."""
 
     system: System
     played: tuple[float, ...]
-    """Throughput of the fitted system at the counts that were seen, in bytes/s."""
+    """Simulated throughput of the fitted system at the measured counts, in bytes/s."""
     intervals: tuple[tuple[float, float], ...]
-    """95 % intervals of a run about `played`, in bytes/s."""
+    """95 % intervals of a run around `played`, in bytes/s."""
     unlimited: str
     """Reason why no limit is identified; empty if one is."""
     refusal: str
@@ -64,7 +63,7 @@ class Fit:
 
 
 def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -> Fit:
-    """Return the system that best explains the counts `seen`, at least one.
+    """Return the system that explains the measured counts `seen`, at least one, best.
 
     `result_names` are its sources. Raises MissingError without numba.
     """
@@ -111,11 +110,11 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
 
 
 def _candidates(model: FitModel) -> tuple[list[Parameters], list[Parameters]]:
-    """Return every model at its best parameters: those without a limit, and those with one."""
+    """Return every model with its best parameters: those without a limit, and those with one."""
     own = _own_losses(model)
     free = [Parameters(), *(model.best(having(Parameters(), name, value), name) for name, value in own)]
     limited = []
-    # A limit of each host is told from one of the storage only by runs on different numbers of hosts.
+    # Only runs on different numbers of hosts can distinguish a limit of each host from one of the storage.
     several = len({count.hosts for count in model.seen}) > 1
     for limit in ("bandwidth", "nic") if several else ("bandwidth",):
         plain = model.best(having(Parameters(), limit, 1.0), limit)
@@ -129,9 +128,9 @@ def _candidates(model: FitModel) -> tuple[list[Parameters], list[Parameters]]:
 
 
 def _own_losses(model: FitModel) -> list[tuple[str, float]]:
-    """List losses of a rank alone, as (parameter, seconds) from the smallest count, the likelier first.
+    """Return losses of a single rank, as (parameter, seconds) from the smallest count, the likelier first.
 
-    Empty where the smallest count loses nothing.
+    Empty if the smallest count loses nothing.
     """
     smallest = min(model.seen, key=lambda count: count.ranks)
     if smallest.efficiency > ALONE:
@@ -141,17 +140,17 @@ def _own_losses(model: FitModel) -> list[tuple[str, float]]:
         (name, getattr(alone.best(having(Parameters(), name, 1e-3), name), name))
         for name in ("step_cost", "latency")
     ]
-    # Where both explain the runs equally well, the first wins. A latency that costs only a few per cent would
-    # have to be just so long that reading ahead nearly hides it: then a cost of steps is likelier.
+    # If both explain the runs equally well, the first wins. A latency that costs only a few per cent would
+    # have to have just the length that prefetching almost hides: a cost of steps is then likelier.
     return found[::-1] if smallest.efficiency < LATENT else found
 
 
 def _choose(
     model: FitModel, free: list[Parameters], limited: list[Parameters]
 ) -> tuple[Parameters, list[Parameters], bool]:
-    """Return the model with the least loss, penalised per unknown; the others; and whether it has a limit.
+    """Return the model with the least loss, penalised per unknown, others, and whether a limit is identified.
 
-    It has one only if a limit is identified. The others have, or have not, a limit as it.
+    The model and the others have a limit only if one is identified.
     """
     unit = min(model.variance(parameters)[0] for parameters in (*free, *limited))
 
@@ -160,7 +159,7 @@ def _choose(
 
     limit, unlimited = min(limited, key=score), min(free, key=score)
     variance, freedom = model.variance(limit)
-    # As sure as its interval: one that had no end would identify nothing.
+    # At the confidence of its interval, which would otherwise have no end.
     least = max(SURE, student_t(0.95, freedom) ** 2)
     identified = model.loss(unlimited) - model.loss(limit) > least * variance
     chosen, kind = (limit, limited) if identified else (unlimited, free)
@@ -172,13 +171,13 @@ def _ends(model: FitModel, chosen: Parameters, rise: float) -> dict[str, tuple[P
     return {
         part.name: model.ends(chosen, part.name, rise)
         for part in fields(chosen)
-        if part.name in chosen.free and part.name != "softness"  # only SOFTNESS were tried
+        if part.name in chosen.free and part.name != "softness"  # which has only the values SOFTNESS
     }
 
 
 def _start(model: FitModel, chosen: Parameters) -> float:
     """Return the seconds before a rank requests its first batch."""
-    # The engine plays the time that a pipeline takes to fill. What ranks waited beyond it is start-up.
+    # The engine simulates the time to fill the pipeline. Ranks that waited longer had a start-up.
     beyond = [
         count.first_wait - float(model.play(count, chosen).ready[0].mean())
         for count in model.seen
@@ -215,9 +214,9 @@ def _notes(chosen: Parameters, alternatives: Sequence[Parameters]) -> tuple[str,
     """Return sentences on the parameters that the measurements cannot distinguish."""
     notes, every = [], (chosen, *alternatives)
     if (chosen.latency or chosen.step_cost) and len({other.latency > 0 for other in every}) > 1:
-        notes.append("not told apart: whether a rank loses time to latency or to a cost of each step")
+        notes.append("not distinguished: whether a rank loses time to latency or to a cost of each step")
     if len({other.nic is None for other in every}) > 1:
-        notes.append("not told apart: a limit of the storage or of each host")
+        notes.append("not distinguished: a limit of the storage or of each host")
     if (chosen.bandwidth or chosen.nic) and len({other.softness for other in every}) > 1:
-        notes.append("not told apart: a limit that is reached at once or gradually")
+        notes.append("not distinguished: a hard or a gradual limit")
     return tuple(notes)

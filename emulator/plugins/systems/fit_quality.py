@@ -1,4 +1,4 @@
-"""Quality of a fit: errors on held-out counts, and the further run that would narrow it most."""
+"""Quality of a fit: errors at held-out counts, and the additional run that would narrow it most."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from emulator.plugins.systems.system import System, on_hosts
 TRIAL_STEPS = 30
 """Steps per rank in the simulation of a candidate run."""
 TRIAL_COUNTS = 9
-"""Number of candidate counts, from 1 to twice the largest count seen."""
+"""Number of candidate counts, from 1 to twice the largest measured count."""
 LEAST = 4
-"""Number of counts from which each is held out: fewer than three others identify nothing."""
+"""Fewest counts for holding out each: fewer than three others identify nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class HeldOut:
     measured: float
     simulated: float
     least: bool
-    """True when no limit was visible without this count: `simulated` is then a lower bound."""
+    """True if no limit was visible without this count, so that `simulated` is a lower bound."""
     interval: tuple[float, float]
-    """95 % interval of a run about `simulated`."""
+    """95 % interval of a run around `simulated`."""
     constant: float
     """Mean efficiency of the other counts."""
     cap: float
@@ -50,7 +50,7 @@ class HeldOut:
 
 
 def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
-    """Return every count that the others can predict, without those whose others give no usable fit."""
+    """Return every count with its prediction from the others, if those give a usable fit."""
     found = []
     for ranks in sorted({one.ranks for one in seen}):
         others = [one for one in seen if one.ranks != ranks]
@@ -84,21 +84,21 @@ def median_errors(rows: Sequence[HeldOut]) -> tuple[float, ...]:
 
 
 def further_run(workload: Workload, found: Fit) -> str:
-    """Return a sentence on the further run that would narrow a parameter most; empty if none would.
+    """Return a sentence on the additional run that would narrow a parameter most; empty if none would.
 
-    A run tells two values of a parameter apart by how far they move the throughput there, in units of the
-    variation from run to run.
+    A run distinguishes two values of a parameter better, the more they change its throughput relative to
+    run-to-run variation.
     """
     fitted = found.fitted
     if not fitted.identified:
-        return f"a run with {2 * fitted.counts[-1]} ranks or more would tell most: whether there is a limit"
+        return f"a run with {2 * fitted.counts[-1]} ranks or more, to show whether there is a limit"
     counts = np.unique(np.round(np.geomspace(1, 2 * fitted.counts[-1], TRIAL_COUNTS)).astype(int)).tolist()
     moves = [
         (_moved(workload, found.system, name, ends, ranks), name, -ranks)
         for name, ends in fitted.interval.items()
         for ranks in counts
     ]
-    moved, name, fewest = max(moves, default=(0.0, "", 0))  # of counts that tell as much, the smallest
+    moved, name, fewest = max(moves, default=(0.0, "", 0))  # among equal moves the smallest count
     if not moved:
         return ""
     text = (
@@ -106,7 +106,7 @@ def further_run(workload: Workload, found: Fit) -> str:
         f"throughput there by {100 * moved:.1f} %, run-to-run variation is {100 * fitted.deviation:.1f} %"
     )
     if fitted.hosts[-1] > 1 and len(fitted.hosts) == 1:
-        text += f"; one on {fitted.hosts[-1] // 2} host(s) would tell a limit of the hosts from the storage's"
+        text += f"; one on {fitted.hosts[-1] // 2} host(s) would separate a limit of hosts from the storage's"
     return text
 
 

@@ -1,4 +1,4 @@
-"""Fit a system to folders of results, as `feedrate fit` does, and say what was found."""
+"""Fit a system to folders of results, and describe the fit, for `feedrate fit`."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _SHOWN = {
     "latency": ("latency", show_seconds),
     "step_cost": ("cost of each step", show_seconds),
 }
-"""Parameter -> what people call it, and how its value is shown."""
+"""Displayed name, and format of the value, by parameter."""
 _OWN = ("latency", "step_cost")
-"""Parameters of a rank alone, which may be 0."""
+"""Parameters of a single rank, which may be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitAnswer:
-    """A fitted system, and the run to measure next."""
+    """A fitted system, and the next run to measure."""
 
     fit: Fit
     advice: str
-    """The further run that would narrow a parameter most; empty if none would, or if the fit is refused."""
+    """The additional run that would narrow a parameter most; empty if none would, or the fit is refused."""
 
     def write(self, path: Path, force: bool = False) -> None:
         """Write the system file.
@@ -56,9 +56,9 @@ class FitAnswer:
 def fit_results(
     results: Sequence[Path], counts: Sequence[int] | None = None, *, say: Callable[[str], None] | None = None
 ) -> FitAnswer:
-    """Estimate a system from the results in these folders; None: from all of their process counts.
+    """Estimate a system from the results in these folders, from all process counts if `counts` is None.
 
-    `say` gets a line for each reason why runs are left out. A fit that describes nothing has a `refusal`.
+    `say` prints a line for each reason why runs are left out. A fit that describes nothing has a `refusal`.
     Raises SpecError: results of different workloads, or without these counts; Inconclusive: the page cache or
     the client was the limit of every run; StorageError; MissingError without numba.
     """
@@ -66,9 +66,9 @@ def fit_results(
     for path in results:
         result = read_result(path)
         workloads.append(stored_workload(result.workload))
-        _tell_left_out(path, result, say)
-        found = seen_in(result, partial(step_blocks, path))
-        seen += [count for count in found if counts is None or count.ranks in counts]
+        _report_left_out(path, result, say)
+        measured = seen_in(result, partial(step_blocks, path))
+        seen += [count for count in measured if counts is None or count.ranks in counts]
     workload = workloads[0]
     if any(other != workload for other in workloads):
         raise SpecError("the results are of different workloads", "fit each of them by itself")
@@ -83,8 +83,8 @@ def fit_results(
     return FitAnswer(fit=fitted, advice=further_run(workload, fitted))
 
 
-def _tell_left_out(path: Path, result: RunResult, say: Callable[[str], None] | None) -> None:
-    """Say which runs no system describes. Raises Inconclusive when there are no others."""
+def _report_left_out(path: Path, result: RunResult, say: Callable[[str], None] | None) -> None:
+    """Report the runs that no system describes. Raises Inconclusive if there are no others."""
     points, used = result.points, described(result.points)
     reasons = Counter(
         "page-cache" if invalid(point) else "limited by the client" for point in points if point not in used
@@ -139,6 +139,4 @@ def _seen(fitted: Fitted) -> Iterator[str]:
     if fitted.standing:
         yield fitted.standing
     counts, hosts = (", ".join(f"{one:,}" for one in seen) for seen in (fitted.counts, fitted.hosts))
-    yield (
-        f"seen: counts {counts}; on {hosts} host(s). simulate flags points outside of these as extrapolated."
-    )
+    yield (f"measured: counts {counts}; on {hosts} host(s). simulate flags other points as extrapolated.")

@@ -1,11 +1,11 @@
-"""The constraints that a system puts on a job's reads, and the tightest of each scope. Pure.
+"""The limits of a system for a job's reads, and the tightest of each scope.
 
-A rank's reads are one stream: its readers work on its batches in order, so that what the rank gets is
-shared among them. Streams share the storage max-min fairly, within what their host can take:
+A rank's reads are one stream: its readers work on its batches in order, and share its rate. Streams share the
+storage max-min fairly, within the limit of their host:
 
     rate of a stream = min(level, host / active streams of its host, stream)
 
-with the largest level that the storage can give to all.
+with the largest level that the storage can sustain for all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Constraint:
     """One limit on reading."""
 
     name: str
-    """Name for people."""
+    """Displayed name."""
     scope: Scope
     """Ranks that share the limit: all, those of one host, or one."""
     rate: float
@@ -38,7 +38,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemLimits:
-    """The tightest constraint of each scope, in bytes/s; infinite where nothing is stated."""
+    """The tightest constraint of each scope, in bytes/s; infinite if none is stated."""
 
     system: float
     host: float
@@ -66,12 +66,12 @@ def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
         found.append(Constraint("client NIC", "host", clients.nic))
     if clients.cores is not None and clients.cpu_seconds_per_gb is not None:
         found.append(Constraint("client CPU", "host", clients.cores * GB / clients.cpu_seconds_per_gb))
-    # What one rank can read alone: its network, its nodes, its threads' cores, and latency.
+    # Limits of a single rank: its network, its nodes, its threads' cores, and latency.
     alone = []
     if clients.nic is not None:
         alone.append(Constraint("client NIC", "rank", clients.nic))
     if storage.node_bandwidth is not None:
-        # A read goes to the nodes that hold the data of its stripe, all at the same time.
+        # A read goes to all nodes with data of its stripe at the same time.
         nodes = parse_protection(storage.protection).data
         alone.append(
             Constraint("storage nodes of one stripe", "rank", nodes * storage.node_bandwidth * share)
@@ -80,7 +80,7 @@ def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
         busy = min(readers, clients.cores or readers)
         alone.append(Constraint("readers of a rank", "rank", busy * GB / clients.cpu_seconds_per_gb))
     if storage.latency > 0:
-        # A reader waits for the first byte of each request; the others transfer meanwhile.
+        # While a reader waits for the first byte of a request, the others transfer.
         block, rate = workload.request_bytes, _tightest(alone, "rank")
         rate = readers * block / (storage.latency + block / rate)
         alone.append(Constraint("latency x readers of a rank", "rank", rate))
@@ -102,7 +102,7 @@ def tightest_limits(system: System, workload: Workload) -> SystemLimits:
 def soft_limits(
     bound: SystemLimits, each: float, ranks: int, hosts: int, softness: float | None
 ) -> SystemLimits:
-    """Lower the limits for `ranks` ranks that ask for `each` bytes/s, by `StorageSystem.softness`."""
+    """Return limits lowered by `StorageSystem.softness`, for `ranks` ranks that demand `each` bytes/s."""
     full = min(bound.system, bound.host * hosts) / min(each, bound.rank)  # ranks that fill the limit
     if softness is None or not 0 < full < math.inf:
         return bound
@@ -112,10 +112,10 @@ def soft_limits(
 
 
 def cap(system: System, workload: Workload, threshold: float | None = None) -> float:
-    """Return the number of accelerators whose demand fills the tightest limit, without any simulation.
+    """Return the number of accelerators whose demand fills the tightest limit, without simulation.
 
-    0: one alone asks for more than a rank can read; infinite: nothing is stated. `threshold` is the AU that
-    is wanted; None: the workload's.
+    0 if the demand of one is more than a rank can read; infinite if no limit is stated. `threshold` is the
+    wanted AU; None for the workload's.
     """
     wanted = workload.training.au_threshold if threshold is None else threshold
     each, hosts = workload.demand, system.clients.hosts

@@ -1,12 +1,12 @@
-"""Play measured counts again with the parameters of a system, and search the parameters that fit best.
+"""Simulate measured counts with the parameters of a system, and search for the parameters that fit best.
 
 A model is a choice of unknowns:
 
-    limit        none | a bandwidth that all share | a bandwidth of each host, where numbers of hosts differ
+    limit        none | a shared bandwidth | a bandwidth of each host, if numbers of hosts differ
     rank         nothing | a latency of requests | a cost of each step
     saturation   hard | soft (StorageSystem.softness)
 
-Its loss is the sum over counts of (ln X measured - ln X played)^2.
+Its loss is the sum over counts of (ln X measured - ln X simulated)^2.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FitModel:
     """Simulated bytes/s by count and parameters, because searches repeat evaluations."""
 
     def rate(self, number: int, parameters: Parameters) -> float:
-        """Return the simulated bytes/s of a count, over the same steps as were measured."""
+        """Return the simulated bytes/s of a count, over the measured steps."""
         if (number, parameters) not in self.known:
             count = self.seen[number]
             _, lasting, _ = self.play(count, parameters).totals(
@@ -62,7 +62,7 @@ class FitModel:
         return play(scene_on(trial, self.workload, *batches, demand=asked, epoch=count.epoch))
 
     def residuals(self, parameters: Parameters) -> Floats:
-        """Return ln measured - ln played for every count."""
+        """Return ln measured - ln simulated for every count."""
         return np.array(
             [math.log(count.rate / self.rate(number, parameters)) for number, count in enumerate(self.seen)]
         )
@@ -72,12 +72,12 @@ class FitModel:
         return float((self.residuals(parameters) ** 2).sum())
 
     def variance(self, parameters: Parameters) -> tuple[float, int]:
-        """Return the variance of ln throughput of one run, if these are true, and its degrees of freedom.
+        """Return the variance of ln throughput of one run with these parameters, and its degrees of freedom.
 
-        From residuals and repeats, or from drift within runs where that is larger.
+        It comes from residuals and repeats, or from drift within runs if that is larger.
         """
         drifted = float(np.mean([count.drift**2 for count in self.seen])) / 4
-        # Where nobody waits, the accelerators' clock was measured, which does not vary as the storage does.
+        # If nobody waits, a count measures the accelerators' clock, which does not vary like the storage.
         waiting = sum(count.efficiency < ALONE for count in self.seen)
         freedom = max(0, waiting - len(parameters.free)) + 2
         return max((self.loss(parameters) + 2 * PRIOR_DEVIATION**2) / freedom, drifted), freedom
@@ -85,8 +85,8 @@ class FitModel:
     def best(self, parameters: Parameters, *free: str, near: float = math.inf) -> Parameters:
         """Return the parameters with the least loss, searching the `free` ones in turn.
 
-        The first search is over their whole range, or `near` where they are, in logarithms; with several, a
-        second one goes over each near what the first found, since they depend on each other.
+        The first search is over their whole range, or within `near` of their logarithms; with several, each
+        is searched a second time near its first result, because they depend on each other.
         """
         for turn in range(2 if len(free) > 1 else 1):
             for name in free:
@@ -117,7 +117,7 @@ class FitModel:
         if name == "step_cost":
             each = float(np.mean([count.compute.mean() for count in self.seen]))
             return math.log(1e-4 * each), math.log(4 * each)
-        # A bandwidth is about what was read, or asked for, by all ranks together.
+        # A bandwidth is about the throughput, or the demand, of all ranks together.
         asked = [max(seen.rate, seen.rate / seen.efficiency if seen.efficiency else 0) for seen in self.seen]
         most = max(seen.hosts for seen in self.seen)
         return math.log(0.5 * min(seen.rate for seen in self.seen) / most), math.log(2 * max(asked))
@@ -125,7 +125,7 @@ class FitModel:
 
 def golden(loss: Callable[[float], float], low: float, high: float) -> float:
     """Return the minimum of `loss` from low to high: a grid, then golden section around its best point."""
-    # The grid first: beyond what the runs saw the loss is flat, and golden section alone would stop there.
+    # The grid first: outside the range of the runs the loss is flat, and golden section would stop there.
     points = 9 if high - low < 1.5 else 25
     grid = np.linspace(low, high, points)
     best = int(np.argmin([loss(float(x)) for x in grid]))

@@ -1,4 +1,4 @@
-"""The answer of `feedrate plan`: what a system feeds, or what a number of accelerators needs."""
+"""The answer of `feedrate plan`: the accelerators that a system feeds, or the needs of accelerators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from emulator.plugins.systems.system import System
 from emulator.units import show_rate
 
 LINKS = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
-"""Common network speeds in Gb/s: cards and pairs of cards."""
+"""Common speeds of network cards, and pairs of cards, in Gb/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,11 @@ class Plan:
     margin: float
     """Share to keep in reserve."""
     answers: tuple[Needs | Feeds, ...]
-    """What the accelerators need, or where no number of them was given, what the system feeds."""
+    """Needs of the accelerators; without a number of them, what the system feeds."""
 
     @property
     def plain(self) -> list[dict[str, Any]]:
-        """Return the answers for programs. What the system does not limit is None."""
+        """Return the answers for programs, with None for what the system does not limit."""
         found = []
         for one in self.answers:
             if isinstance(one, Needs):
@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def lines(self) -> list[str]:
-        """Return a paragraph a workload of what is needed, or a table of what the system feeds."""
+        """Return a paragraph of needs per workload, or a table of what the system feeds."""
         needed = [one for one in self.answers if isinstance(one, Needs)]
         fed = [one for one in self.answers if isinstance(one, Feeds)]
         paragraphs = [line for one in needed for line in self._of_needs(one)]
@@ -73,12 +73,12 @@ class Plan:
     def _of_feeds(self, found: Sequence[Feeds], system: System) -> Iterator[str]:
         reserved = f"with {self.margin:.0%}"
         yield f"{system.title or system.name}\n"
-        head = f"{'workload':16} {'one asks for':>13} {'feeds':>9} {reserved:>9}"
+        head = f"{'workload':16} {'demand of one':>13} {'feeds':>9} {reserved:>9}"
         yield f"{head}  {'95 % interval':17}  bound by"
         for one in found:
             start = f"{one.workload.name:16} {show_rate(one.workload.demand):>13}"
             if one.bound is None:
-                yield f"{start} {'no limit':>9} {'':>9}  the system states nothing that limits this workload"
+                yield f"{start} {'no limit':>9} {'':>9}  no stated limit applies to this workload"
                 continue
             low, high = one.interval
             interval = f"from {low:,.3g} on" if math.isinf(high) else f"{low:,.3g} to {high:,.3g}"
@@ -86,10 +86,10 @@ class Plan:
             reserve = int(one.accelerators * (1 - self.margin))
             yield f"{start} {one.accelerators:9,} {reserve:9,}  {interval:17}  {bound}"
         fit = system.fit
-        spans = "what the fit leaves open" if fit else "a hard or a soft limit"
+        spans = "the uncertainty of the fit" if fit else "a hard or a soft limit"
         yield (
             f"\nfeeds: accelerators at {_wanted([one.workload for one in found])}, simulated; "
-            f"{reserved}: so much in reserve; interval: {spans}, and run-to-run variation, "
+            f"{reserved}: with this reserve; interval: {spans}, and run-to-run variation, "
             f"{100 * system.run_error:.2g} %"
         )
         if fit is None:
@@ -99,7 +99,7 @@ class Plan:
         if fit.no_better:
             yield fit.standing
         if not fit.identified:
-            yield "not identified: no limit was visible, so every number is a lower bound"
+            yield "not identified: no limit was visible, so all numbers are lower bounds"
 
 
 def _wanted(jobs: Sequence[Workload]) -> str:
@@ -116,10 +116,9 @@ def plan(
     per_host: int = 8,
     margin: float = 0.1,
 ) -> Plan:
-    """Return what `accelerators` of each workload need, or with None how many the system feeds.
+    """Return what `accelerators` of each workload need, or if that is None, how many the system feeds.
 
-    Arguments are those of `Plan`. Raises SpecError: neither a system nor accelerators; MissingError without
-    numba.
+    Arguments are those of `Plan`. Raises SpecError if both are None; MissingError without numba.
     """
     answers: list[Needs | Feeds]
     if accelerators is not None:
@@ -133,10 +132,10 @@ def plan(
 
 
 def verdict(found: Needs, system: System, margin: float) -> str:
-    """Return a sentence on whether the system meets the needs, and what falls short first."""
+    """Return a sentence on whether the system meets the needs, and which limit is closest."""
     bound, name = tightest_limits(system, found.workload), system.name or system.title
     nic = found.nic / (1 - margin)
-    # What there is, and its share of what is needed.
+    # Each existing rate, and its ratio to the need.
     have = {
         "storage": (bound.system, bound.system / (found.bandwidth / (1 - margin))),
         "client hosts": (bound.host, bound.host / nic),
@@ -148,5 +147,5 @@ def verdict(found: Needs, system: System, margin: float) -> str:
     least = min(shown, key=lambda what: shown[what][1])
     there, share = shown[least]
     if share >= 1:
-        return f"{name} has all of it, {least} is the nearest to its limit"
-    return f"{name} falls short: {least} has {there}, {share:.0%} of what is needed"
+        return f"{name} meets these needs; {least} is the nearest to its limit"
+    return f"{name} falls short: {least} has {there}, {share:.0%} of the need"

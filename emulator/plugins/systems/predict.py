@@ -1,6 +1,6 @@
-"""Predict the point that a sweep would measure of a workload on a system.
+"""Predict the point of a sweep of a workload on a system.
 
-The batches are those that `emulator.order` gives emulated ranks, over the sizes of a dataset or drawn ones.
+The batches are those of emulated ranks (`emulator.order`), with the sizes of a dataset or drawn ones.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from emulator.record.steps import Steps
 from emulator.run.accelerator import step_times
 
 DRAWN_SIZES = 4_000_000
-"""Number of sizes drawn for a dataset without files; with more samples the sizes repeat."""
+"""Most sizes drawn for a dataset without files; with more samples the sizes repeat."""
 LOGGED_RANKS = 1000
-"""Maximum number of ranks, evenly spread, in the step log of a point. The figures cover all ranks."""
+"""Most ranks, evenly spread, in the step log of a point; the figures cover all ranks."""
 LISTED_HOSTS = 128
-"""Maximum number of hosts listed for a point; with more there is no list."""
+"""Most hosts listed for a point; with more there is no list."""
 _GRID = 4096
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: an evenly spread sequence, as dataset.sizes has it
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, for an evenly spread sequence, as in dataset.sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Simulation:
     steps: int
     """Steps of each rank."""
     specified: bool = True
-    """False if the number of samples was not given: then as many are drawn as are read, and no epoch ends."""
+    """False if the number of samples was not given: as many are drawn as are read, so that no epoch ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +57,13 @@ class Predicted:
     point: Point
     steps: Steps
     interval: tuple[float, float] = (0.0, 1.0)
-    """95 % interval of throughput / ideal of one run; only of `forecast`."""
+    """95 % interval of throughput / ideal of one run; set only by `forecast`."""
 
 
 def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
     """Return the bytes of `files` samples, shape (files,): lognormal with the workload's mean and deviation.
 
-    The mean is exact to a byte, whatever the number of files; without a deviation all have it.
+    The mean is exact to a byte for any number of files; without a deviation all samples have it.
     """
     if sample.bytes_sd == 0:
         return np.full(files, float(sample.bytes_mean))
@@ -78,9 +78,9 @@ def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
 def on_paper(
     workload: Workload, system: System, ranks: int, *, files: int | None = None, steps: int
 ) -> Simulation:
-    """Return a simulation without a dataset, on `files` drawn samples.
+    """Return a simulation without a dataset, with `files` drawn samples.
 
-    None: as many samples as `ranks` ranks read in `steps` steps, so that no unspecified number ends an epoch.
+    None for as many as `ranks` ranks read in `steps` steps, so that no epoch ends.
     """
     specified = files is not None
     files = files or workload.loader.batch_size * ranks * steps
@@ -128,7 +128,7 @@ def scene_on(
     demand: float,
     epoch: int = 0,
 ) -> Scene:
-    """Return the scene of ranks that ask for `demand` bytes/s each and read batches of `size` on `system`.
+    """Return the scene of ranks with a demand of `demand` bytes/s each that read batches of `size`.
 
     Shapes and `epoch` are those of `Scene`.
     """
@@ -143,7 +143,7 @@ def scene_on(
         system=bound.system,
         host=bound.host,
         rank=bound.rank,
-        # Without a limit of their own, hosts make no difference.
+        # Hosts without a limit need not be distinguished.
         hosts=1 if math.isinf(bound.host) else hosts,
         latency=system.storage.latency,
         step_cost=system.clients.step_cost,
@@ -214,7 +214,7 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
 
 
 def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostShare, ...]:
-    """Return the share of each host, if the system gives the number of hosts."""
+    """Return the share of each host, if the system states their number."""
     clients = simulation.system.clients
     if clients.hosts is None or clients.hosts > LISTED_HOSTS:
         return ()
@@ -242,11 +242,11 @@ def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostS
 
 
 def forecast(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
-    """Predict the point of `ranks` ranks with an interval, which holds every system that this may be.
+    """Predict the point of `ranks` ranks, with an interval that spans every system that this may be.
 
-    A fitted system may be each of its alternatives, within what the measured counts allow (`Fitted.between`).
-    A system that is only described may have a soft limit, or feed what its limit alone gives, without
-    barriers and samples that differ. Run-to-run variation widens the interval.
+    A fitted system may be any of its alternatives, within the bounds of the measured counts
+    (`Fitted.between`). A system that is only described may have a soft limit, or feed as many as its limit
+    alone allows, without barriers and varying samples. Run-to-run variation widens the interval.
     """
     system, workload, error = simulation.system, simulation.workload, math.exp(simulation.system.run_error)
     trials = [
@@ -262,7 +262,7 @@ def forecast(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
         shares.append(min(1.0, full / ranks))
     low, high = min(shares) / error, ceiling if system.lower_bound else max(shares) * error
     interval = min(max(low, floor), ceiling), max(min(high, ceiling), floor)
-    # The fit's own choice, unless what was measured excludes it here.
+    # The system itself, unless the measured counts exclude it here.
     nearest = min(
         trials, key=lambda trial: abs(np.clip(trial.point.x_ideal, *interval) - trial.point.x_ideal)
     )

@@ -1,4 +1,4 @@
-"""A scene of ranks that read, compute and wait for each other, its simulated times, and its step log."""
+"""A scene of ranks that read, compute and wait for each other; its simulated times and step log."""
 
 from __future__ import annotations
 
@@ -18,26 +18,25 @@ from emulator.record.steps import STEP, Steps
 Bools = NDArray[np.bool_]
 
 RANKS_AT_ONCE = 4096
-"""Ranks that are summed at a time: 100,000 ranks x 500 steps as rows of STEP take 4 GB."""
+"""Ranks that are summed at once: 100,000 ranks x 500 steps as rows of STEP take 4 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """Ranks that read, compute and wait for each other, and the bandwidth that they share.
 
-    Each rank reads its batches in order, the next one as soon as at most `prefetch` batches are ahead of
-    the one that it computes on; with prefetch 0 it begins to read a batch when it needs it. Rank a is on
-    host a mod hosts.
+    Each rank reads its batches in order, at most `prefetch` batches ahead of the one that it computes on;
+    with 0 it starts to read a batch when it needs it. Rank a is on host a mod hosts.
     """
 
     size: Floats
     """Bytes of each batch, shape (steps, ranks)."""
     compute: Floats
-    """Seconds of compute of each step, shape (steps, ranks); (1, 1) when it is constant."""
+    """Seconds of compute of each step, shape (steps, ranks); (1, 1) if they are constant."""
     gates: Bools
-    """True where all ranks wait for each other after the step, shape (steps,)."""
+    """True if all ranks wait for each other after the step, shape (steps,)."""
     prefetch: int
-    """Maximum number of batches read ahead of the accelerator."""
+    """Most batches read ahead of the accelerator."""
     system: float = np.inf
     """Bytes/s of all ranks together."""
     host: float = np.inf
@@ -48,11 +47,11 @@ class Scene:
     latency: float = 0.0
     """Seconds to the first byte for a rank with no read in progress."""
     step_cost: float = 0.0
-    """Seconds from the arrival of a batch to the start of its compute, which read-ahead does not hide."""
+    """Seconds from the arrival of a batch to the start of its compute, which prefetching does not hide."""
     start: float = 0.0
     """Seconds before any rank requests its first batch."""
     epoch: int = 0
-    """Steps per epoch if each epoch starts with nothing read ahead; 0 if reading continues across epochs."""
+    """Steps per epoch if each epoch starts with nothing prefetched; 0 if reading continues across epochs."""
 
     @property
     def steps(self) -> int:
@@ -73,7 +72,7 @@ class Played:
 
     @cached_property
     def released(self) -> Floats:
-        """Second at which all ranks continued after each step, shape (steps, 1); -1 without a barrier."""
+        """Seconds at which all ranks continued after each step, shape (steps, 1); -1 without a barrier."""
         found = np.full((self.scene.steps, 1), -1.0)
         compute = np.broadcast_to(self.scene.compute, self.ready.shape)
         for step in np.flatnonzero(self.scene.gates):
@@ -81,9 +80,9 @@ class Played:
         return found
 
     def end(self, ranks: slice | NDArray[np.int64], steps: slice = slice(None)) -> Floats:
-        """Return the second at which each step of these ranks ended, barrier included, shape (steps, ranks).
+        """Return the time at which each step of these ranks ended, barrier included, shape (steps, ranks).
 
-        Ask for some ranks at a time: all of them would be as large as `ready`.
+        The result for all ranks is as large as `ready`.
         """
         compute = np.broadcast_to(self.scene.compute, self.ready.shape)[steps, ranks]
         return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])
@@ -91,7 +90,7 @@ class Played:
     def columns(self, ranks: slice | NDArray[np.int64]) -> dict[str, Floats]:
         """Return columns of the step log of these ranks, each of shape (steps, ranks).
 
-        Overshoot is 0: nobody is late. The engine does not keep when a batch arrived before it was wanted.
+        Overshoot is 0, because no process is late. The engine does not record arrivals of prefetched batches.
         """
         ready, end, size = self.ready[:, ranks], self.end(ranks), self.scene.size
         compute = np.broadcast_to(self.scene.compute, size.shape)[:, ranks]
@@ -109,7 +108,7 @@ class Played:
         }
 
     def rows(self, ranks: NDArray[np.int64], plan: EpochPlan, point: int) -> Steps:
-        """Return the step log of `ranks`: rank after rank, each in the order of its steps."""
+        """Return the step log of `ranks`, ordered by rank and step."""
         number = np.arange(self.scene.steps)
         rows = np.zeros((len(ranks), self.scene.steps), dtype=STEP)
         rows["point"], rows["rank"], rows["samples"] = point, ranks[:, None], plan.batch_size
@@ -119,10 +118,10 @@ class Played:
         return rows.reshape(-1)
 
     def totals(self, batch_size: int, epoch: int) -> tuple[Steps, Steps, Steps]:
-        """Return a row for each rank three times: sums of all its steps, of those of X, and of those of AU.
+        """Return three tables with a row per rank: sums of all steps, of those of X, and of those of AU.
 
-        `epoch` is its number of steps. The formulas of analysis.throughput give the same for these rows as
-        for the steps that its `busy` and `steady` choose.
+        `epoch` is the steps of an epoch. The formulas of analysis.throughput have the same results for these
+        rows as for the steps that its `busy` and `steady` select.
         """
         ranks = self.scene.ranks
         every, lasting, utilised = (np.zeros(ranks, STEP) for _ in range(3))
@@ -148,6 +147,6 @@ def play(scene: Scene) -> Played:
     """Simulate `scene` to its end. Raises MissingError without numba."""
     if find_spec("numba") is None:
         raise MissingError("simulate, fit and plan need numba", "pip install 'feedrate[sim]'")
-    from emulator.plugins.systems.engine import play  # here: it needs numba
+    from emulator.plugins.systems.engine import play  # here, because it needs numba
 
     return Played(scene=scene, ready=play(scene) + scene.start + scene.step_cost)

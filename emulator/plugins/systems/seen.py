@@ -1,8 +1,8 @@
-"""Reduce measured counts for a fit: the rate over all steps, and batches to play again.
+"""Reduce measured counts for a fit: the rate over all steps, and batches to simulate.
 
-The rows of a point are never held together. Two passes over them, in any order, make sums of each rank: the
+The rows of a point are never all in memory. Two passes over them, in any order, make sums for each rank: the
 first finds when the first rank ended, the second what was consumed until then. The batches of the first steps
-(PLAYED) are played again, of whole epochs where there are more.
+(PLAYED) are simulated, of whole epochs if there are several.
 """
 
 from __future__ import annotations
@@ -27,45 +27,43 @@ from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
 
 PLAYED, LEAST_STEPS = 200_000, 200
-"""Most batches of a count that are played again, and the steps of each rank that are in any case. Playing
-500,000 batches of each of two counts took a minute more; the mean size of 200,000 is that of all within
-0.04 %."""
+"""Most simulated batches of a count, and fewest simulated steps of each rank. 500,000 batches of each of two
+counts took a minute longer; the mean size of 200,000 is that of all within 0.04 %."""
 PUBLISHED_STEPS = 16
-"""Steps of each rank that an imported count is played on."""
+"""Simulated steps of each rank of an imported count."""
 SLOW_HOST = 0.10
-"""Share of accelerator time by which one host may serve its ranks worse than another."""
+"""Largest difference between hosts in the share of time that accelerators are busy."""
 DISTURBED = 0.05
-"""Share of time starved for lack of a core, from which a run is not limited by the storage."""
+"""Share of time that waits for a core from which a run is not limited by the storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen(Evidence):
-    """One measured count, with the batches to play it on."""
+    """One measured count, with batches to simulate."""
 
     size: Floats
     """Bytes of the batches that were read, shape (steps, ranks)."""
     compute: Floats
     """Nominal seconds of compute of the steps, shape (steps, ranks)."""
     gates: Bools
-    """True where all ranks waited for each other after the step."""
+    """True if all ranks waited for each other after the step."""
     first_wait: float = 0.0
     """Mean seconds that ranks waited for their first batch."""
     drift: float = 0.0
     """ln of the throughput of the second half of the steps over that of the first."""
     epoch: int = 0
-    """Steps after which nothing had been read ahead; 0: reading went on over borders."""
+    """Steps per epoch if each epoch started with nothing prefetched; 0 if reading continued across epochs."""
     samples: int | None = None
-    """Number of samples of the dataset; None: it has those that were read."""
+    """Number of samples of the dataset; None if unknown, for as many as were read."""
 
 
 def described(points: Sequence[Point]) -> list[Point]:
-    """Return the points that a system describes, in their order.
+    """Return the points that a system can describe, in their order.
 
-    They are those of a knee, and those that starved for a latency with few readers or for the links of all
-    hosts.
+    They are those of a knee, and those limited by latency with few readers or by the links of all hosts.
     """
-    # These two are the client's limit to a knee, and parameters of a system. Waiting for a core is not: the
-    # engine does not play it. Points are left out by what schedstat says, never by how far they are off.
+    # A knee counts these two as limits of the client, but a system has parameters for them. It has none for
+    # waits for a core. Points are excluded by their schedstat, never by their residuals.
     used = usable(points)
 
     def waited(point: Point) -> bool:
@@ -82,11 +80,11 @@ def _disturbed(point: Point) -> bool:
 
 
 def published(workload: Workload, point: Point) -> Seen | None:
-    """Return an imported point on drawn batches: it does not say which bytes each step read.
+    """Return an imported point with drawn batches, because the bytes of its steps are not published.
 
-    None where no AU could be recomputed.
+    None if no AU could be recomputed.
     """
-    if not point.x_ideal > 0:  # also when it is NaN
+    if not point.x_ideal > 0:  # or NaN
         return None
     efficiency = min(1.0, point.x_ideal)
     paper = on_paper(workload, System(), point.ranks, steps=PUBLISHED_STEPS)
@@ -105,7 +103,7 @@ def published(workload: Workload, point: Point) -> Seen | None:
 def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list[Seen]:
     """Return the measured counts of a result; `blocks` yields the rows of a point, given its number.
 
-    Points that were cut short are left out, and those that no system describes. Raises SpecError.
+    Interrupted points are left out, and those that no system describes. Raises SpecError.
     """
     if result.kind == "imported":
         points = [published(stored_workload(result.workload), point) for point in described(result.points)]
@@ -113,7 +111,7 @@ def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list
             raise SpecError("the result has no point whose AU could be recomputed", "give another one")
         return [point for point in points if point]
     if result.kind not in ("run", "sweep", "simulated"):
-        raise SpecError(f"a {result.kind} holds no training steps", "give a result of feedrate run or sweep")
+        raise SpecError(f"a {result.kind} has no training steps", "give a result of feedrate run or sweep")
     workload, used = stored_workload(result.workload), described(result.points)
     samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
     found = []
@@ -132,8 +130,8 @@ def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list
             Seen(
                 ranks=point.ranks,
                 hosts=len(point.hosts) or 1,
-                # As the engine's: what was consumed, read-ahead from the first step included. The point's own
-                # throughput leaves that out.
+                # Like the engine's, this rate includes batches prefetched from the first step on, which the
+                # point's own throughput excludes.
                 rate=rows.rate("bytes"),
                 efficiency=rows.rate("samples") / point.ideal_samples_per_second,
                 size=rows.size,
@@ -147,9 +145,7 @@ def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list
         )
     _require_equal_hosts(used)
     if not found:
-        raise SpecError(
-            "the result has no point with all of its steps", "run it to its end, or give another OUT"
-        )
+        raise SpecError("the result has no complete point", "run it to its end, or give another OUT")
     return found
 
 
@@ -160,9 +156,9 @@ class _Extent:
     epoch: int
     """Steps of the longest epoch."""
     first_end: float
-    """Second at which the first rank ended."""
+    """Time at which the first rank ended, in seconds."""
     middle: float
-    """Second half-way from then to the end of the first step that counts."""
+    """Time half-way between the end of the first step that counts and `first_end`, in seconds."""
 
 
 def _extent(blocks: Iterable[Steps], point: Point) -> _Extent | None:
@@ -181,11 +177,11 @@ def _extent(blocks: Iterable[Steps], point: Point) -> _Extent | None:
 
 
 class _Reduced:
-    """The rows of a point, added some at a time: sums of each rank, and the batches of its first steps."""
+    """Sums of each rank of a point, and the batches of its first steps; rows are added block by block."""
 
     def __init__(self, point: Point, extent: _Extent, steps: int) -> None:
         self._extent, self._ranks = extent, point.ranks
-        # By column, half of the time, kind of the step, and rank.
+        # Sums by column, half of the time, kind of the step, and rank.
         self._shape = 2, KINDS_OF_STEPS, point.ranks
         self._sums = {name: np.zeros(self._shape) for name in ("seconds", "samples", "bytes")}
         self.size, self.compute = np.ones((steps, point.ranks)), np.zeros((steps, point.ranks))
@@ -202,7 +198,7 @@ class _Reduced:
         self.first_wait += float(rows["wait"][~counts].sum())
         at = rows["epoch"] * np.int64(self._extent.epoch) + rows["step"]
         rows, at = rows[at < len(self.size)], at[at < len(self.size)]
-        # A step may draw from what was read before, and read nothing.
+        # A step whose samples were read before has no bytes.
         self.size[at, rows["rank"]] = np.maximum(rows["bytes"], 1)
         self.compute[at, rows["rank"]] = rows["compute"]
 
@@ -216,10 +212,10 @@ class _Reduced:
         return float((own[seconds > 0] / seconds[seconds > 0]).sum())
 
     def drift(self) -> float:
-        """Return ln of the second half's throughput over the first's, in samples or bytes.
+        """Return ln of the ratio of the second half's throughput to the first's, in samples or bytes.
 
-        The smaller change counts: accelerators that do not wait keep their samples/s, a storage at its limit
-        keeps its bytes/s.
+        The smaller change counts: accelerators that do not wait keep their samples/s, and a storage at its
+        limit keeps its bytes/s.
         """
         pairs = [[self.rate(name, half) for half in (0, 1)] for name in ("samples", "bytes")]
         logs = [math.log(second / first) for first, second in pairs if first > 0 and second > 0]
@@ -227,11 +223,10 @@ class _Reduced:
 
 
 def _require_equal_hosts(points: Sequence[Point]) -> None:
-    """Refuse runs in which a host served its ranks worse than another one with as many: no system is both.
+    """Raise SpecError if accelerators of a host were less busy than those of a host with as many or more.
 
-    The share of time in which a host's accelerators were busy, barriers left out, is compared with the best
-    host of the same point that has no fewer of them, and averaged over points: once may be chance. Raises
-    SpecError.
+    No single system describes both. The share of time in which a host's accelerators were busy, without
+    barriers, is compared with the best such host of the same point, as a mean over points.
     """
     shares: dict[str, list[tuple[float, float]]] = {}
     for point in points:
@@ -246,7 +241,7 @@ def _require_equal_hosts(points: Sequence[Point]) -> None:
         own, best = (float(np.mean(column)) for column in zip(*pairs, strict=True))
         if own < best - SLOW_HOST:
             raise SpecError(
-                f"{name} kept its accelerators busy {100 * own:.0f} % of the time and hosts with as many "
+                f"{name} kept its accelerators busy {100 * own:.0f} % of the time, and hosts with as many "
                 f"{100 * best:.0f} %: one system does not describe both",
-                f"find out what slows {name}, or fit runs without it",
+                f"check why {name} is slow, or fit runs without it",
             )

@@ -1,4 +1,4 @@
-"""A sweep in virtual time: points with intervals, and the knee, in the files of a measured result."""
+"""A sweep in virtual time: points with intervals, and the knee, in the format of a measured result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from emulator.record.result import Flag, RunResult, new_result
 from emulator.record.steps import Steps
 
 STEPS = 100
-"""Steps of each rank unless others are given."""
+"""Default number of steps of each rank."""
 
 
 def simulate(
@@ -37,12 +37,12 @@ def simulate(
     force: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> tuple[RunResult, Steps]:
-    """Predict `counts` of `workload` on `system` and write OUT; the result, and the steps that it keeps.
+    """Predict `counts` of `workload` on `system`, write OUT, and return the result and its logged steps.
 
-    Samples have the sizes of `dataset`; None: sizes are drawn, for as many samples as are read. `say` gets a
-    line for each count.
+    Samples have the sizes of `dataset`; without one, sizes are drawn for as many samples as are read. `say`
+    prints a line for each count.
 
-    Raises DatasetError: too few samples, or a dataset that cannot be read; SpecError: OUT holds files;
+    Raises DatasetError for too few samples or a dataset that cannot be read, SpecError if OUT has files,
     StorageError, MissingError.
     """
     check_out(out, force)
@@ -73,7 +73,7 @@ def simulate(
                 f"(95 % interval {low:.1f} to {high:.1f})"
             )
     if say:
-        say("  other counts, for the knee of the system")  # up to 100,000 ranks: half a minute on a slow one
+        say("  other counts, for the knee of the system")  # up to 100,000 ranks, which may take half a minute
     samples = simulation.samples
     job = with_sample_sizes(workload, simulation.sizes) if dataset else workload
     facts = {"files": samples, "bytes": round(samples * float(simulation.sizes.mean()))}
@@ -106,8 +106,8 @@ def _result_flags(most: int, fit: Fitted | None) -> list[Flag]:
     flags = []
     if most > LOGGED_RANKS:
         sentence = (
-            f"The step log holds at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
-            f"the points are over all ranks."
+            f"The step log has at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
+            f"the points cover all ranks."
         )
         flags.append(Flag(name="step-log", value=LOGGED_RANKS, threshold=most, sentence=sentence))
     if fit and fit.no_better:
@@ -117,7 +117,7 @@ def _result_flags(most: int, fit: Fitted | None) -> list[Flag]:
 
 
 def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> list[Flag]:
-    """Return flags of a point outside the fit: a count outside of those seen, or a limit not reached."""
+    """Return flags of a point outside of the measured counts, or of a fit without a limit."""
     flags = []
     low, high = fit.counts[0], fit.counts[-1]
     if not low <= ranks <= high:
@@ -126,11 +126,11 @@ def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> list[Flag]:
         flags.append(Flag(name="extrapolated", value=ranks, threshold=edge, sentence=sentence))
     if hosts is not None and hosts > fit.hosts[-1]:
         sentence = (
-            f"extrapolated: the system was fitted on at most {fit.hosts[-1]} host(s); whether its limit "
-            f"grows with the hosts was not seen"
+            f"extrapolated: the system was fitted on at most {fit.hosts[-1]} host(s), which does not show "
+            f"whether its limit grows with the hosts"
         )
         flags.append(Flag(name="more-hosts", value=hosts, threshold=fit.hosts[-1], sentence=sentence))
     if not fit.identified:
-        sentence = f"no limit was visible up to {high:,}: the bandwidth is the least there is, and so is this"
+        sentence = f"no limit was visible up to {high:,}: the bandwidth and this point are lower bounds"
         flags.append(Flag(name="lower-bound", value=ranks, threshold=high, sentence=sentence))
     return flags

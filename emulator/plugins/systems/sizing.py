@@ -1,7 +1,7 @@
 """Capacity planning: accelerators that a system feeds, and storage that accelerators need.
 
-Both ask the simulator, by halving, at which count (or bandwidth) accelerator utilisation crosses the
-threshold; formulas only say where to begin.
+Both search, by halving and simulation, for the count (or bandwidth) at which accelerator utilisation crosses
+the threshold; formulas only give the start.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from emulator.record.result import Knee
 from emulator.units import show_rate
 
 DECIDING_STEPS = 60
-"""Steps per rank in the simulations that decide."""
+"""Steps per rank in the simulations of the search."""
 MOST = 100_000
 """Largest number of accelerators to consider."""
 WHOSE = {"system": "", "host": " a host", "rank": " a rank"}
-"""Words after a rate, by the scope of the limit."""
+"""Text after a rate, by the scope of the limit."""
 _TOLERANCE, _ROUGH = 0.002, 0.01
 """Relative tolerance of the answer, and of an end of its interval."""
 
@@ -38,7 +38,7 @@ class Feeds:
     interval: tuple[float, float] = (MOST, math.inf)
     """95 % interval of `crossing`: model choice, the fit's uncertainty and run-to-run variation."""
     bound: Constraint | None = None
-    """The limit that prevents one more accelerator from being fed; None if none was reached."""
+    """The limit that would starve one more accelerator; None if none was reached."""
     knee: Knee
     """The answer as the knee of a result."""
 
@@ -49,9 +49,9 @@ class Feeds:
 
 
 def utilisation(workload: Workload, system: System, ranks: int, over: Simulation | None = None) -> float:
-    """Simulate ranks, and return throughput / ideal (0 to 1); AU where all steps compute equally long.
+    """Simulate ranks, and return throughput / ideal (0 to 1), which is AU if all steps have the same compute.
 
-    `over` is the run; None: one without borders of epochs.
+    `over` is the run; None for one without ends of epochs.
     """
     run = replace(over, system=system) if over else on_paper(workload, system, ranks, steps=DECIDING_STEPS)
     return predict(run, ranks).point.x_ideal
@@ -60,8 +60,8 @@ def utilisation(workload: Workload, system: System, ranks: int, over: Simulation
 def feeds(workload: Workload, system: System, over: Simulation | None = None) -> Feeds:
     """Return the number of accelerators that the system feeds at the workload's AU threshold.
 
-    This is the one answer of plan, simulate and efficiency: it does not depend on counts or steps. `over` is
-    a run on a dataset: at the borders of its epochs readers wait. None: a run without borders.
+    This is the answer of plan, simulate and efficiency; it does not depend on counts or steps. `over` is a
+    run on a dataset, where readers wait at the ends of epochs; None for a run without ends of epochs.
     """
     wanted = workload.training.au_threshold
     if not workload.ideal_samples_per_second < math.inf:
@@ -69,13 +69,11 @@ def feeds(workload: Workload, system: System, over: Simulation | None = None) ->
     system = system.cautious
     runs, full = _Runs(workload=workload, system=system, over=over), cap(system, workload)
     if math.isinf(full):
-        return _everything(workload, MOST, "Nothing that the system states limits this workload.")
+        return _all_fed(workload, MOST, "No stated limit of the system applies to this workload.")
     crossing = runs.crossing(wanted)
     if crossing == runs.most:
         why = "the dataset has no batch for another one" if over else "larger counts are not simulated"
-        return _everything(
-            workload, runs.most, f"This system feeds {runs.most:,} accelerators or more: {why}."
-        )
+        return _all_fed(workload, runs.most, f"This system feeds {runs.most:,} accelerators or more: {why}.")
     low, high = _interval(runs, wanted, crossing, full)
     bound = binding(constraints(system, workload), math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
@@ -90,8 +88,8 @@ def feeds(workload: Workload, system: System, over: Simulation | None = None) ->
     return Feeds(workload=workload, crossing=crossing, interval=(low, high), bound=bound, knee=knee)
 
 
-def _everything(workload: Workload, most: int, sentence: str) -> Feeds:
-    """Return the answer if all that were tried are fed, up to `most`."""
+def _all_fed(workload: Workload, most: int, sentence: str) -> Feeds:
+    """Return the answer if all counts up to `most` are fed."""
     knee = replace(NO_KNEE, kind="beyond", fed=most, sentence=sentence)
     return Feeds(workload=workload, crossing=most, interval=(most, math.inf), knee=knee)
 
@@ -118,10 +116,9 @@ class _Runs:
         return self.known[ranks]
 
     def crossing(self, wanted: float, tolerance: float = _TOLERANCE) -> float:
-        """Return the count at which throughput / ideal falls below `wanted`, searched near the limits' count.
+        """Return the count at which throughput / ideal falls below `wanted`, interpolated between counts.
 
-        It lies on a straight line between the last count that has it and the next; 0 if one rank has less,
-        `most` if as many have it.
+        0 if one rank has less; `most` if as many have it. The search starts at the count of the limits.
         """
         guess = cap(self.system, self.workload, wanted) / wanted
         if not guess or (above := self.efficiency(1)) < wanted:
@@ -136,7 +133,7 @@ class _Runs:
             return float(starved)
         step = max(1, round(tolerance * guess))
         while starved - fed > step:
-            # The guess is a little too high, so the first try below it is near.
+            # The guess is slightly too high, so the first count to try is slightly lower.
             middle = (fed + starved) // 2 if fed > 1 else max(2, min(starved - 1, round(0.85 * starved)))
             reached = self.efficiency(middle)
             if reached >= wanted:
@@ -147,10 +144,10 @@ class _Runs:
 
 
 def _interval(runs: _Runs, wanted: float, crossing: float, full: float) -> tuple[float, float]:
-    """Return the 95 % interval about `crossing`; `full` is the count by the limits without simulation.
+    """Return the 95 % interval around `crossing`; `full` is the count of the limits without simulation.
 
-    It spans the system's alternatives, that count where the system is only described, and run-to-run
-    variation, which moves a knee about as much as a throughput.
+    It spans the system's alternatives, `full` if the system is only described, and run-to-run variation,
+    which changes a knee about as much as a throughput.
     """
     system = runs.system
     crossings = [
@@ -178,11 +175,11 @@ def _sentence(
     bound: Constraint | None,
     over: Simulation | None,
 ) -> str:
-    """Return the answer for people: the number, its interval, the interval's origin, and the limit."""
+    """Return the answer as a sentence: the number, its interval, the interval's origin, and the limit."""
     count = math.floor(crossing)
     accelerators = f"{count:,} accelerator{'' if count == 1 else 's'}"
     what = f"the {bound.name}, {show_rate(bound.rate)}{WHOSE[bound.scope]}" if bound else ""
-    demand_met = f"at {100 * wanted:.3g} % of their demand" + (", borders of epochs included" if over else "")
+    demand_met = f"at {100 * wanted:.3g} % of their demand" + (", ends of epochs included" if over else "")
     low, high = interval
     if not count:
         close = f", by less than run-to-run variation: it may be up to {_show(high)}" if high >= 1 else ""
@@ -192,7 +189,7 @@ def _sentence(
             f"This system feeds at least {accelerators} {demand_met} (95 % interval from {low:,.3g} on: the "
             f"measurements show no limit)."
         )
-    why = "what the fit leaves open" if system.fit else "a hard or a soft limit"
+    why = "the uncertainty of the fit" if system.fit else "a hard or a soft limit"
     varies = f"{100 * system.run_error:.2g} % for run-to-run variation; the simulation itself has none"
     return (
         f"This system feeds {accelerators} {demand_met} (knee at {_show(crossing)}, 95 % interval "
@@ -216,7 +213,7 @@ class Needs:
     nic: float
     """Bytes/s of one host at which AU equals the threshold, with a storage that has the margin."""
     cores: float | None
-    """Cores per host that reading keeps busy; None if the system does not give CPU time per byte."""
+    """Cores per host that reading keeps busy; None if the system does not state CPU time per byte."""
 
 
 def needs(
@@ -254,7 +251,7 @@ def needs(
 
 
 def _least(au: Callable[[float], float], wanted: float, scale: float) -> float:
-    """Return the least rate with au(rate) >= wanted, by halving in logarithms; `scale` is about its size."""
+    """Return the least rate with au(rate) >= wanted, by halving in logarithms; it is near `scale`."""
     low, high = math.log(0.25 * scale), math.log(1.5 * scale)
     while au(math.exp(high)) < wanted and high < math.log(64 * scale):
         low, high = high, high + math.log(2)

@@ -1,7 +1,7 @@
-"""A system file: the storage, clients and hardware of a system that exists, or is on paper.
+"""A system file: the storage, clients and hardware of an existing or planned system.
 
-`simulate`, `plan` and `efficiency` read it, `fit` writes one. Only the part that a command needs must be
-there; what is not stated does not limit.
+`simulate`, `plan` and `efficiency` read it, `fit` writes one. Only the part that a command needs is required;
+a value that is not stated is no limit.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def parse_watts(text: str | float) -> float:
 
 
 SOFT = 8.5
-"""Softness of a system that was documented: 288 accelerators at 98 % where the hard limit is 352
+"""Softness of a documented system, which feeds 288 accelerators at 98 % with a hard limit of 352
 (results/seed-case-45GBps.md)."""
 
 ALONE = 0.995
-"""Efficiency from which a rank counts as losing nothing."""
+"""Efficiency from which a rank is considered to lose nothing."""
 ALIKE = 1.001
-"""Ratio of two demands below which they count as equal."""
+"""Ratio of two demands up to which they are considered equal."""
 
 Watts = Annotated[float, parse_watts]
 """Watts; in TOML a number or text such as "10.1W"."""
@@ -62,7 +62,7 @@ class StorageSystem:
     """Limits of the storage."""
 
     bandwidth: Rate | None = None
-    """Bytes/s that all clients together can read. None: no limit of its own."""
+    """Bytes/s that all clients together can read; None for no limit."""
     write_bandwidth: Rate | None = None
     """Bytes/s that all clients together can write."""
     latency: Seconds = 0.0
@@ -82,8 +82,8 @@ class StorageSystem:
     read_efficiency: tuple[tuple[Bytes, float], ...] = ()
     """[read size, share of the bandwidth] pairs, sizes ascending; interpolated along ln size. Empty: 1."""
     softness: float | None = None
-    """Gradualness of the limit: ranks that ask for D together get (D^-p + limit^-p)^(-1/p) with p =
-    softness. None: the smaller of the two."""
+    """Gradualness of the limit: ranks with a total demand of D get (D^-p + limit^-p)^(-1/p) with p =
+    softness; None for the smaller of the two."""
 
     def __post_init__(self) -> None:
         positive(self, "bandwidth", "write_bandwidth", "read_iops", "write_iops", "nodes", "node_bandwidth")
@@ -102,9 +102,9 @@ class Protection:
     """Protection of stored bytes."""
 
     data: int
-    """Nodes that hold the data of a stripe: k, or 1 with copies."""
+    """Nodes with the data of a stripe: k, or 1 with copies."""
     parity: int
-    """Nodes that hold the rest of it: m, or copies - 1."""
+    """Nodes with its redundancy: m, or copies - 1."""
 
     @property
     def overhead(self) -> float:
@@ -134,11 +134,11 @@ class ClientSystem:
     cores: int | None = None
     """CPU cores of a host."""
     cpu_seconds_per_gb: float | None = None
-    """CPU seconds that reading 10^9 bytes costs a host, loader included."""
+    """CPU seconds of a host to read 10^9 bytes, loader included."""
     step_cost: Seconds = 0.0
-    """Seconds of each step that neither reading ahead nor computing hides: launching, collating, copying."""
+    """Seconds of each step that neither prefetching nor compute hides: launching, collating, copying."""
     start: Seconds = 0.0
-    """Seconds before a rank asks for its first batch: imports, connections, listing."""
+    """Seconds before a rank requests its first batch: imports, connections, listing."""
 
     def __post_init__(self) -> None:
         positive(self, "hosts", "nic", "cores", "cpu_seconds_per_gb")
@@ -174,7 +174,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """What `fit` estimates: parameters of StorageSystem and ClientSystem. A bandwidth of None is no limit."""
+    """The parameters that `fit` estimates, of StorageSystem and ClientSystem; a bandwidth may be None."""
 
     bandwidth: Rate | None = None
     nic: Rate | None = None
@@ -208,39 +208,39 @@ class Fitted:
     """The measurements behind a fitted system, and its uncertainty."""
 
     results: tuple[str, ...]
-    """OUT folders that it was fitted to."""
+    """OUT folders of the measurements."""
     workload: str
-    """Name of their workload."""
+    """Name of the workload."""
     seen: tuple[Evidence, ...]
     """Measured counts, at least one."""
     identified: bool
-    """True if a limit was seen; False if the system has only `at_least`, not a bandwidth."""
+    """True if a limit was visible; False if only `at_least` is known, not a bandwidth."""
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """95 % interval by parameter; without those that were not estimated."""
+    """95 % intervals of the estimated parameters, by name."""
     deviation: float = PRIOR_DEVIATION
     """Relative standard deviation of one run: repeats, residuals and drift within runs."""
     freedom: int = 2
     """Degrees of freedom of `deviation`."""
     held_out: tuple[float, ...] = ()
-    """Median relative errors of throughput at counts that were held out of the fit, each by itself: of the
-    simulation, of a constant efficiency, of the bandwidth cap alone; empty where too few were seen."""
+    """Median relative errors of throughput at counts that were held out of the fit, one at a time: of the
+    simulation, of a constant efficiency, of the bandwidth cap alone; empty if there were too few counts."""
     alternative: tuple[Parameters, ...] = ()
-    """Other parameters that the measurements do not exclude at 95 %: predictions span all of them."""
+    """Other parameters that the measurements do not exclude at 95 %; predictions span all of them."""
 
     def __post_init__(self) -> None:
         if len(self.held_out) not in (0, 3):
-            raise SpecError("fit.held_out must have three errors, or none")
+            raise SpecError("fit.held_out must have three errors or none")
         if not self.seen:
             raise SpecError("fit.seen is empty", "a fit has at least one measured count")
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the process counts that were seen, ascending."""
+        """Return the measured process counts, ascending."""
         return tuple(sorted({one.ranks for one in self.seen}))
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        """Return the numbers of hosts that were seen, ascending."""
+        """Return the measured numbers of hosts, ascending."""
         return tuple(sorted({one.hosts for one in self.seen}))
 
     @property
@@ -250,21 +250,22 @@ class Fitted:
 
     @property
     def at_least(self) -> float:
-        """Return the bytes/s that all hosts together get at least (95 %), whatever the limit is."""
+        """Return a lower bound (95 %) of the bytes/s of all hosts together, for any limit."""
         return max(one.rate for one in self.seen) * math.exp(-self.run_error)
 
     def between(self, demand: float, ranks: int, hosts: int) -> tuple[float, float]:
-        """Return the efficiencies that the measured counts allow ranks that ask for `demand` bytes/s each.
+        """Return the bounds of efficiency, from the measured counts, of ranks with `demand` bytes/s each.
 
-        Run-to-run variation comes on top. The low end: what no more hosts were seen to read is read again. A
-        rank loses no more time per byte than in a measured run of as many ranks that asked for as much, and
-        what a larger job reads is no less. The high end: the ranks are not better off than fewer that asked
-        for less, nor do they read more than more of them that starved, on as many hosts or more.
+        They exclude run-to-run variation. The lower bound assumes that as many or more hosts read at least as
+        much: a rank loses no more time per byte than in a measured run with the same ranks and demand, and a
+        larger job reads no less. The upper bound assumes, for as many or fewer hosts, that the ranks do not
+        have a higher efficiency than fewer ranks with a smaller demand, nor read more than a larger number of
+        ranks that starved.
         """
         low, high = 0.0, 1.0
         for one in self.seen:
             asked = one.rate / one.efficiency / one.ranks
-            whole = ranks * demand  # bytes/s that all ask for
+            whole = ranks * demand  # total demand, bytes/s
             larger = max(1.0, ranks / one.ranks, whole * one.efficiency / one.rate)
             fed = 1 / (1 + demand / asked * (1 / one.efficiency - 1))
             if one.hosts <= hosts:
@@ -304,14 +305,14 @@ class System:
     name: str = ""
     """Short name: the file's name without .toml."""
     title: str = ""
-    """One line for people."""
+    """Title, in one line."""
     storage: StorageSystem = StorageSystem()
     clients: ClientSystem = ClientSystem()
     hardware: Hardware = Hardware()
     fit: Fitted | None = None
-    """Set when the parameters were estimated."""
+    """Set if the parameters were estimated."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Dotted key -> where its number comes from."""
+    """Sources of the numbers, by dotted key."""
 
     def having(self, chosen: Parameters) -> System:
         """Return the system with these parameters."""
@@ -335,20 +336,19 @@ class System:
 
     @property
     def lower_bound(self) -> bool:
-        """Return True if a fit saw no limit, so that what the system feeds is a lower bound."""
+        """Return True if a fit identified no limit, so that what the system feeds is a lower bound."""
         return self.fit is not None and not self.fit.identified
 
     @property
     def cautious(self) -> System:
-        """Return the system with no more bandwidth than is known, where a fit saw no limit; else as it is."""
+        """Return the system; if a fit identified no limit, with the lower bound of its bandwidth."""
         if self.fit is None or self.fit.identified:
             return self
         return self.having(replace(self.parameters, bandwidth=self.fit.at_least))
 
     @property
     def alternatives(self) -> tuple[System, ...]:
-        """Return other systems that are as likely: those that the fit did not exclude; for a system that is
-        only described, itself with a soft limit."""
+        """Return systems that the fit did not exclude; without a fit, the system with a soft limit."""
         if self.fit is None:
             return (replace(self, storage=replace(self.storage, softness=SOFT)),)
         return tuple(self.having(other).cautious for other in self.fit.alternative)
@@ -360,7 +360,7 @@ class System:
 
 
 def load_system(name: str) -> System:
-    """Return the system at that path, or of that name in results/systems. Raises SpecError, StorageError."""
+    """Load the system at that path, or of that name in results/systems. Raises SpecError, StorageError."""
     path = Path(name)
     if not path.is_file():
         if name.endswith(".toml") or "/" in name:
@@ -386,5 +386,5 @@ def refuse_existing(path: Path, force: bool) -> None:
 
 
 def write_system(path: Path, system: System) -> None:
-    """Write `system` as a file that `load_system` reads back, whole or not at all. Raises StorageError."""
+    """Write `system` atomically as a file that `load_system` can read. Raises StorageError."""
     write_whole(path, toml_text(stated(replace(system, name=""))))
