@@ -97,5 +97,5 @@ def test_a_log_of_darshan(tmp_path):
     loader = traces.darshan_reads(log)
     assert (loader.reads.files, loader.reads.files_bytes) == (98, pytest.approx(101e6, rel=0.01))
     (tmp_path / "bad.darshan").write_bytes(log.read_bytes()[:5000])
-    with pytest.raises(FeedrateError, match="no log of Darshan"):
+    with pytest.raises(FeedrateError, match="not a readable log of Darshan"):
         traces.darshan_reads(tmp_path / "bad.darshan")

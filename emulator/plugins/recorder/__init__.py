@@ -1,4 +1,4 @@
-"""Record a real training job, run unchanged, as a workload that can be replayed on any storage.
+"""Recording of a real training job, run unchanged, as a workload for replay on any storage.
 
 In a notebook, around the loop over a DataLoader:
 
@@ -23,11 +23,11 @@ __all__ = ["recording"]
 def recording(
     out: str | Path, *, warmup: int = 5, keep_names: bool = False, force: bool = False
 ) -> Iterator[None]:
-    """Record the DataLoaders of this process while the body runs, into the folder `out`.
+    """Record the DataLoaders of this process during the body, into the folder `out`.
 
-    This writes what `feedrate record` writes, but reads are known only from opened files and /proc/PID/io,
+    The folder is that of `feedrate record`, but reads are known only from opened files and /proc/PID/io,
     because a process cannot trace itself. An exception in the body propagates after the recording is
-    written. Iterators made before the body are not recorded. Raises SpecError if `out` is in the way,
+    written. Iterators made before the body are not recorded. Raises SpecError if `out` has other files,
     StorageError.
     """
     from emulator.plugins.recorder.cli import lines

@@ -1,7 +1,7 @@
-"""Replay a recording on the storage where it was made, and compare the rate with the job's.
+"""Replay a recording on the storage where it was made, and compare the rate with that of the job.
 
-The replay reads the files that the job read, through links from a folder in memory: nothing is written to
-the user's storage, and no name of a file is kept. It reads them from memory or from storage, as the job did.
+The replay reads the files of the job through links from a folder in memory: it writes nothing to the user's
+storage, and keeps no names of files. It reads them from memory or from storage, as the job did.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from emulator.units import show_bytes
 _SECONDS = 10.0
 _FEW_STEPS, _MOST_STEPS = 10, 2000
 _COLD, _WARM = 0.9, 0.1
-"""Shares of the bytes read that came from storage: a cold replay is like the job from the first share up, a
-warm one up to the second."""
+"""Shares of the read bytes that came from storage: from the first one on a cold replay is like the job, up to
+the second one a warm one is."""
 _BYTES_DIFFER = 0.1
 
 
@@ -58,7 +58,7 @@ def check(written: Written, watch: Watch) -> Written:
 
 
 def _with_job(written: Written, **facts: Any) -> Written:
-    """Return `written` with these fields of the workload's [job], and write them."""
+    """Write these fields of the workload's [job], and return `written` with them."""
     if written.described is None:
         return written
     workload = written.described.workload
@@ -68,18 +68,18 @@ def _with_job(written: Written, **facts: Any) -> Written:
 
 
 def _checked(written: Written, watch: Watch) -> Written:
-    """Raises SpecError if they cannot be compared, FeedrateError if the replay fails."""
+    """See `check`. Raises SpecError if the rates cannot be compared, FeedrateError if the replay fails."""
     described, loader, job = written.described, main_loader(written.observation), written.pace
     if described is None or loader is None:
         return written
     if job is None:
-        raise SpecError("too few steps of the job are like those of a replay", "record a longer stretch")
+        raise SpecError("too few steps of the job are comparable with a replay", "record more steps")
     if several()[1] > 1:
         raise SpecError(
             "several recorders share the job", "record the launcher: feedrate record -- torchrun ..."
         )
     if find_spec("torch") is None:
-        raise SpecError("a replay needs PyTorch beside feedrate", "pip install 'feedrate[torch]'")
+        raise SpecError("a replay needs PyTorch", "pip install 'feedrate[torch]'")
     stored, ranks = _stored(loader, described.workload), len(main_loaders(written.observation))
     with scratch() as (folder, _), live.silent():
         data, out = folder / "data", folder / "out"
@@ -87,7 +87,7 @@ def _checked(written: Written, watch: Watch) -> Written:
         ahead, batch = described.workload.batches_ahead, described.workload.loader.batch_size
         epoch = files * described.workload.sample.samples_per_file // (ranks * batch)
         if epoch < 2:
-            raise SpecError("the files that were seen are too few for two steps", "raise --traced-steps")
+            raise SpecError("the recorded files are too few for two steps", "raise --traced-steps")
         steps = ahead + min(_MOST_STEPS, max(_FEW_STEPS, math.ceil(_SECONDS / job.seconds)))
         words = [
             "run", str(data), "--workload", str(written.folder / WORKLOAD), "--ranks", str(ranks),
@@ -100,7 +100,7 @@ def _checked(written: Written, watch: Watch) -> Written:
         rows = read_steps(out)
     replay = _pace(rows, ahead)
     if replay is None:
-        raise SpecError("too few steps of the replay came after its read-ahead", "record a longer stretch")
+        raise SpecError("too few steps of the replay came after its prefetched ones", "record more steps")
     # A sample of the replay may be a part of the job's.
     samples = ranks * (job.samples or loader.settings.batch_size or 1)
     found = ReplaySpec(
@@ -118,24 +118,24 @@ def _checked(written: Written, watch: Watch) -> Written:
 
 
 def _stored(loader: Loader, workload: Workload) -> float | None:
-    """Return the bytes from storage for each byte that a replay reads, or None if memory answered.
+    """Return the bytes from storage for each byte that a replay reads, or None if they came from memory.
 
-    Raises SpecError if both did, or if it is not known.
+    Raises SpecError if they came from both, or if it is not known.
     """
     if loader.batch_storage_bytes is None:
         raise SpecError("it is not known whether the job read from storage or from memory", "")
-    # Not by the bytes of its calls: libraries read a file's header again, and faults of maps are no calls.
+    # Not relative to the bytes of its calls: libraries read headers again, and page faults make no calls.
     stored = loader.batch_storage_bytes / (workload.sample_read.bytes_mean * workload.loader.batch_size)
     if _WARM < stored < _COLD:
         raise SpecError(
-            f"{stored:.0%} of the job's bytes came from storage, the others from memory, as no replay's do",
+            f"{stored:.0%} of the job's bytes came from storage, the others from memory, unlike any replay's",
             "record when all of its data are in the page cache, or none",
         )
     return stored if stored >= _COLD else None
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
-    """Make a dataset of links to the files, and return how many there are. Raises FeedrateError."""
+    """Make a dataset of links to the files, and return their number. Raises FeedrateError."""
     data.mkdir()
     found: list[tuple[int, bytes]] = []
     for path in paths:
@@ -164,9 +164,9 @@ def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
 
 
 def _pace(rows: Steps, ahead: int) -> Pace | None:
-    """Return the replay's pace, from a step's end to the next one's, or None for too few steps.
+    """Return the replay's pace, from a step's end to the next one's; None for too few steps.
 
-    Not from batch to batch: a host that runs ahead takes the first ones as fast as they come.
+    It is not taken from batch to batch, because a host that runs ahead takes the first ones at once.
     """
     seconds = waited = 0.0
     steps = 0
@@ -184,7 +184,7 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
 
 
 def _why(written: Written, loader: Loader, replay: Pace, rows: Steps, flags: Sequence[str]) -> str:
-    """Return recorded reasons why the replay can be faster or slower than the job."""
+    """Return reasons in the recording why the replay can be faster or slower than the job."""
     step, found = written.observation.step, []
     asked = loader.steps * loader.share_read * loader.ahead
     of_job = loader.reads.bytes / asked if asked and loader.reads.bytes else 0.0
@@ -192,13 +192,13 @@ def _why(written: Written, loader: Loader, replay: Pace, rows: Steps, flags: Seq
     if of_job and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
         found.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
     if loader.reads.mapped:
-        found.append("the job maps files, and which of their bytes it touches is not seen")
+        found.append("the job maps files, and it is unknown which of their bytes it reads")
     if step is not None and step.bound:
         found.append(f"the step time is a bound: {step_words(step)}")
     if step is not None and step.traced:
-        found.append("too few steps came after the tracing, which makes them longer")
+        found.append("too few steps came after tracing, which slows steps down")
     if loader.others:
-        found.append("the job takes batches of another DataLoader, too")
+        found.append("the job also takes batches of another DataLoader")
     if flags:
         found.append(f"the replay has the flags {', '.join(flags)}")
-    return "; ".join(found) or f"nothing that was recorded tells, in {replay.steps} steps of the replay"
+    return "; ".join(found) or f"the recording shows no reason, in {replay.steps} steps of the replay"

@@ -22,18 +22,18 @@ from emulator.units import show_bytes, show_seconds
 
 
 def record(
-    job: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The job, as it runs without.")],
-    out: Annotated[Path, typer.Option(metavar="JOB", help="The folder to be.")],
+    job: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command of the job.")],
+    out: Annotated[Path, typer.Option(metavar="JOB", help="Folder for the recording.")],
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Record so many steps; the job runs on. Default: all.")
+        int | None, typer.Option(min=1, help="Steps to record; the job runs on. Default: all.")
     ] = None,
-    warmup: Annotated[int, typer.Option(min=0, help="First steps that give no step time.")] = 5,
+    warmup: Annotated[int, typer.Option(min=0, help="First steps, left out of the step time.")] = 5,
     keep_names: Annotated[
         bool,
-        typer.Option("--keep-names", help="Keep the names of data files. Default: sizes and counts only."),
+        typer.Option("--keep-names", help="Keep the names of data files; default only sizes and counts."),
     ] = False,
     tracer: Annotated[
-        str, typer.Option(help="How reads are seen: strace, python, or auto for the best there is.")
+        str, typer.Option(help="How reads are recorded: strace, python, or auto for the best one.")
     ] = "auto",
     traced: Annotated[
         int,
@@ -41,15 +41,15 @@ def record(
             "--traced-steps",
             metavar="N",
             min=1,
-            help="First steps, after the warm-up, whose reads strace sees.",
+            help="First steps, after the warm-up, whose reads strace traces.",
         ),
     ] = 100,
     no_check: Annotated[
-        bool, typer.Option("--no-check", help="Do not replay the job at the end, to compare the two rates.")
+        bool, typer.Option("--no-check", help="Do not replay the job to compare the rates.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite JOB.")] = False,
 ) -> None:
-    """Run a job unchanged, and write down how it reads and what a step takes: a workload and a recipe.
+    """Run a job unchanged, and record its reads and the time of its steps as a workload and a recipe.
 
     \b
     Examples:
@@ -62,10 +62,10 @@ def record(
         nonlocal status
         status = ran.status
 
-    def told(written: Written) -> None:
+    def show(written: Written) -> None:
         _say(lines(written))
         if not no_check and will_be_checked(written):
-            _say(["  now a replay of about 10 s, to check the recording (--no-check leaves it out)"])
+            _say(["  checking the recording by a replay of about 10 s (--no-check skips it)"])
 
     try:
         written = record_job(
@@ -79,12 +79,12 @@ def record(
             checked=not no_check,
             force=force,
             on_end=ended,
-            on_written=told,
+            on_written=show,
         )
     except FeedrateError as error:
         if not status:
             raise
-        # The job's own failure is its exit status; that of recording it is told beside.
+        # The exit status is that of the job; report the failure of the recording in addition.
         sys.stderr.write(f"feedrate record: error: {error}\n")
     else:
         _say(check_lines(written))
@@ -104,14 +104,14 @@ def record(
         raise typer.Exit(status)
 
 
-def _say(told: Iterable[str]) -> None:
+def _say(lines: Iterable[str]) -> None:
     """Write lines to stderr, because the job's own output is on stdout."""
-    for line in told:
+    for line in lines:
         sys.stderr.write(line + "\n")
 
 
 def check_lines(written: Written) -> list[str]:
-    """Return lines that compare the job's rate with its replay's, or say why there is no replay."""
+    """Return lines with the rates of job and replay, or with the reason why there is no replay."""
     if written.unchecked:
         return [f"  not checked by a replay: {written.unchecked}"]
     job = written.described.workload.job.replay if written.described else None
@@ -123,14 +123,14 @@ def check_lines(written: Written) -> list[str]:
     ]
     if not job.trusted:
         found.append(
-            f"  the recording is not to be trusted: {unlike_words(job)}; "
+            f"  do not trust the recording: {unlike_words(job)}; "
             "results made with it have the flag unlike-job"
         )
     return found
 
 
 def _seen(loader: Loader) -> str:
-    """Return words for the steps in which reads were seen, or an empty string for all steps."""
+    """Return text on the steps whose reads were recorded; empty for all steps."""
     read = round(loader.steps * loader.share_read)
     return f", reads of the first {read}" if read < loader.steps else ""
 
@@ -141,7 +141,7 @@ def lines(written: Written) -> list[str]:
     found = [f"feedrate record: {written.folder}"]
     if seen.status:
         ended = f"signal {-seen.status}" if seen.status < 0 else f"exit status {seen.status}"
-        found.append(f"  the job ended with {ended}: what was seen until then was recorded")
+        found.append(f"  the job ended with {ended}: it was recorded until then")
     found.append(f"  reads: {seen.how}" + (f" ({seen.why})" if seen.why else ""))
     loader = main_loader(seen)
     if loader is None:

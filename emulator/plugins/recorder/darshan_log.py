@@ -1,8 +1,8 @@
-"""Print a Darshan log as lines of JSON, one for each file and rank that read. Run as a separate program.
+"""A program that prints a Darshan log as lines of JSON, one for each file and rank that read.
 
     python -m emulator.plugins.recorder.darshan_log LOG
 
-PyDarshan reads logs with a C library, which a damaged log can crash. In a process of its own, the crash does
+PyDarshan reads logs with a C library, which a damaged log can crash. In a separate process, the crash does
 not end the caller.
 """
 

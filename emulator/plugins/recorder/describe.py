@@ -1,4 +1,4 @@
-"""Make a workload and a recipe from a recording, and say what a replay leaves out. Pure."""
+"""Make a workload and a recipe from a recording, and describe the differences of a replay."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from emulator.plugins.recorder.steps import FEW, StepTime
 from emulator.units import show_bytes, show_seconds
 
 _MOST_PROCESSES = 16
-"""Do not report a limit by the host's cores above this count."""
+"""Most processes for which a limit by the host's cores is reported."""
 _READ_AHEAD = 1.1
-"""Report read-ahead from this many bytes from storage per byte asked for."""
+"""Bytes from storage per requested byte, from which read-ahead is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Described:
 
 
 def main_loaders(observation: Observation) -> Sequence[Loader]:
-    """Return the loader that read most bytes, once per rank that has it, or an empty list."""
+    """Return the loader that read most bytes, once per rank that has it; empty without loaders."""
     groups: dict[object, list[Loader]] = {}
     for loader in observation.loaders:
         groups.setdefault(loader.settings, []).append(loader)
@@ -42,7 +42,7 @@ def main_loaders(observation: Observation) -> Sequence[Loader]:
 
 
 def main_loader(observation: Observation) -> Loader | None:
-    """Return the loader that read most bytes, its ranks merged into one, or None without loaders."""
+    """Return the loader that read most bytes, merged over its ranks; None without loaders."""
     alike = main_loaders(observation)
     if not alike:
         return None
@@ -74,7 +74,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def reading_seconds(loader: Loader) -> float | None:
-    """Return the seconds that the reads of a step take, summed over threads, or None if not known."""
+    """Return the seconds of the reads of a step, summed over threads; None if unknown."""
     reads, steps = loader.reads, loader.steps * loader.share_read
     unseen = reads.sizes_only or (reads.mapped and reads.faults)
     return None if unseen or not steps else reads.call_seconds / steps
@@ -86,17 +86,15 @@ def describe(observation: Observation, name: str) -> Described:
     if loader is None:
         raise SpecError(
             "the job used no DataLoader of PyTorch",
-            "call feedrate.mark_step(samples) once a step (docs/own-job.md); record.json says what it read",
+            "call feedrate.mark_step(samples) once a step (docs/own-job.md); record.json has its reads",
         )
     alike = main_loaders(observation)
     ranks, pattern = len(alike), pattern_of(loader, alike)
     settings, step = loader.settings, observation.step
     if step is None:
-        raise SpecError(
-            f"{loader.steps} steps are too few to say what one takes", "record a longer stretch of the job"
-        )
+        raise SpecError(f"{loader.steps} steps are too few for a step time", "record more steps of the job")
     batch = settings.batch_size or max(1, round(loader.samples / max(1, loader.steps)))
-    its = settings.batch_size if settings.auto_collation and settings.batch_size else loader.batch_samples
+    samples = settings.batch_size if settings.auto_collation and settings.batch_size else loader.batch_samples
     batch *= pattern.files_per_sample
     cores = int(observation.machine.get("cores", 0))
     told = [*pattern.told, *of_loader(loader, step, ranks, cores, pattern.access.buffered)]
@@ -113,7 +111,7 @@ def describe(observation: Observation, name: str) -> Described:
         + (", a bound of the step time" if step.bound else ""),
         sample=pattern.sample(),
         access=pattern.access,
-        job=JobSpec(samples=its / batch if its else 1.0),
+        job=JobSpec(samples=samples / batch if samples else 1.0),
         loader=LoaderSpec(
             batch_size=batch,
             workers=workers,
@@ -145,7 +143,7 @@ def describe(observation: Observation, name: str) -> Described:
 
 
 def accelerator_of(step: StepTime, name: str, batch: int) -> AcceleratorSpec:
-    """Return the accelerator `name` with this time for a step of `batch` samples."""
+    """Return the accelerator `name` with this step time for `batch` samples."""
     return AcceleratorSpec(
         name=name,
         step_seconds=step.seconds,
@@ -158,7 +156,7 @@ def accelerator_of(step: StepTime, name: str, batch: int) -> AcceleratorSpec:
 
 
 def recipe_of(pattern: Pattern, name: str, source: str) -> Recipe:
-    """Return the recipe for files as in `pattern`. Raises SpecError."""
+    """Return the recipe for the files of `pattern`. Raises SpecError."""
     size = show_bytes(pattern.sample_bytes * pattern.samples_per_file)
     return Recipe(
         name=name,
@@ -172,7 +170,7 @@ def recipe_of(pattern: Pattern, name: str, source: str) -> Recipe:
 
 
 def size_spec(sizes: Sequence[int], listed: bool = False) -> SizeSpec:
-    """Return the [size] of a recipe whose samples have these sizes, `listed` for each file, or quantiles.
+    """Return the [size] of a recipe with these sizes of samples, which are quantiles unless `listed`.
 
     Raises SpecError.
     """
@@ -194,13 +192,13 @@ def _each(pattern: Pattern) -> int:
 def of_loader(
     loader: Loader, step: StepTime, ranks: int, cores: int = 0, buffered: bool = False
 ) -> list[str]:
-    """Return sentences on what the loader does and a replay leaves out.
+    """Return sentences on differences between the loader and a replay.
 
-    `cores`: cores of the host, 0 if not known; `buffered`: as in AccessSpec.
+    `cores` are those of the host, 0 if unknown; `buffered` is that of AccessSpec.
     """
     settings, reads = loader.settings, loader.reads
     told = []
-    # Workers also page in libraries, which are no reads of data.
+    # Workers also page in libraries, which are not data.
     more = (reads.storage_bytes or 0) - OWN_BYTES * max(1, settings.workers) * ranks
     fetched = more / reads.bytes if reads.bytes and not reads.mapped else 0.0
     if fetched > _READ_AHEAD:
@@ -251,19 +249,17 @@ def of_loader(
 
 
 def step_words(step: StepTime) -> str:
-    """Return words for the evidence behind a step time."""
+    """Return text on the evidence for a step time."""
     if step.bound and not step.at_least:
-        return (
-            f"of which reads take a part that is not known: a step takes {show_seconds(step.seconds)} or less"
-        )
+        return f"which includes an unknown time of reads: a step takes {show_seconds(step.seconds)} or less"
     if step.bound and step.steps >= FEW:
         return (
-            "steps at which no batch was waited for are unlike the others, as where the host runs ahead of "
-            f"its accelerator: a step takes {show_seconds(step.seconds)} or less; a longer stretch may tell"
+            "steps without a wait for a batch are unlike the others, perhaps because the host runs ahead of "
+            f"its accelerator: a step takes {show_seconds(step.seconds)} or less; more steps may show it"
         )
     if step.bound:
         why = (
-            f"at only {step.steps} of {step.all_steps} steps no batch was waited for"
+            f"only {step.steps} of {step.all_steps} steps did not wait for a batch"
             if step.steps or step.waited < 0.5
             else "the job waited for data throughout"
         )
@@ -275,8 +271,8 @@ def step_words(step: StepTime) -> str:
         return f"mean of {step.steps} steps, between which the job reads: {step.waited:.0%} of the time"
     if step.in_flight > 1:
         return f"the host runs ahead of its accelerator and waits for it every {step.in_flight} steps"
-    traced = ", while reads were traced, which takes time: run a longer stretch" if step.traced else ""
-    return f"mean of {step.steps} steps of {step.all_steps} at which no batch was waited for{traced}"
+    traced = ", while reads were traced, which takes time: record more steps" if step.traced else ""
+    return f"mean of {step.steps} of {step.all_steps} steps, which did not wait for a batch{traced}"
 
 
 def reads_words(reads: Reads) -> str:

@@ -1,7 +1,7 @@
-"""The folder JOB: record.json, profile.parquet, and, where enough was seen, workload.toml and recipe.toml.
+"""The folder JOB: record.json, profile.parquet, and with enough evidence workload.toml and recipe.toml.
 
-Several recorders, one a rank, share a folder: each writes its part into JOB/parts and then puts together
-what is there, under a lock, so that the last to end has all.
+Several recorders, one per rank, share a folder: each writes its part into JOB/parts and then merges all
+existing parts, under a lock, so that the last one merges all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.plugins.recorder.describe import Described, describe, main_loader, reading_seconds
-from emulator.plugins.recorder.observation import Loader, Observation, Overhead
+from emulator.plugins.recorder.observation import Observation, Overhead
 from emulator.plugins.recorder.session import Ran
 from emulator.plugins.recorder.steps import (
     SEEN,
@@ -49,7 +49,7 @@ RECORD, PROFILE, WORKLOAD, RECIPE, PARTS = (
     "recipe.toml",
     "parts",
 )
-_HEAD = "# Recorded by feedrate; record.json beside it says what was seen, and how.\n"
+_HEAD = "# Recorded by feedrate; record.json in this folder has the evidence.\n"
 _OURS = {RECORD, PROFILE, WORKLOAD, RECIPE, PARTS, ".lock"}
 _PART = re.compile(r"rank-\d{5}\.json")
 
@@ -63,15 +63,15 @@ class Written:
     described: Described | None
     told: tuple[str, ...]
     refused: str
-    """The reason why there is no workload; empty if there is one."""
+    """Why there is no workload; empty if there is one."""
     pace: Pace | None = None
-    """The job's pace, to compare with its replay's; None: too few steps."""
+    """The job's pace, for comparison with its replay's; None for too few steps."""
     unchecked: str = ""
-    """The reason why a replay was wanted and not made; otherwise empty."""
+    """Why the requested replay was not made; otherwise empty."""
 
 
 def several() -> tuple[int, int]:
-    """Return (rank, number of recorders) if a launcher started one per rank, else (0, 1)."""
+    """Return (rank, number of recorders) if a launcher started one per rank, otherwise (0, 1)."""
     size = next(
         (
             int(os.environ[name])
@@ -87,9 +87,9 @@ def several() -> tuple[int, int]:
 
 
 def prepare(folder: Path, force: bool) -> None:
-    """Make the folder. Raises SpecError when something is in the way, StorageError."""
+    """Make the folder. Raises SpecError if it has other files, StorageError."""
     if folder.exists() and not folder.is_dir():
-        raise SpecError(f"{folder} is no folder", "choose another --out")
+        raise SpecError(f"{folder} is not a folder", "choose another --out")
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()}
@@ -97,7 +97,7 @@ def prepare(folder: Path, force: bool) -> None:
         return  # another rank was first
     foreign = names - _OURS
     if foreign or (names and not force):
-        what = f"holds {sorted(foreign)[0]!r}, which is no recording" if foreign else "exists already"
+        what = f"has {sorted(foreign)[0]!r}, which is no recording" if foreign else "exists already"
         raise SpecError(f"{folder} {what}", "choose another --out" + ("" if foreign else ", or add --force"))
     with storage_errors("cannot clear the folder"):
         for name in names:
@@ -106,20 +106,20 @@ def prepare(folder: Path, force: bool) -> None:
 
 
 def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int) -> Written:
-    """Write what `watch` saw. Raises StorageError, SpecError."""
+    """Write the recording of `watch`. Raises StorageError, SpecError."""
     pairs = watch.found(socket.gethostname())
     loaders, tables = tuple(loader for loader, _ in pairs), [table for _, table in pairs]
     notes = []
     if watch.lost:
         notes.append(
-            f"{watch.lost} events were lost: the job was faster than what was told of it could be read"
+            f"{watch.lost} events were lost, because the job made them faster than the recorder read them"
         )
     if watch.asynchronous():
-        notes.append("workers set up io_uring or libaio: what they read through it is not among the calls")
+        notes.append("workers set up io_uring or libaio, whose reads are not among the calls")
     if watch.reduction.uncounted:
-        notes.append("there were more files than are told apart: later ones count in bytes only")
+        notes.append("there were too many files to distinguish: later ones count only in bytes")
     if not watch.processes and ran is not None:
-        notes.append("no Python process could be looked into: DataLoaders were not seen")
+        notes.append("no Python process could be watched, so DataLoaders are unknown")
     seen = Observation(
         created=utc_now(),
         how="strace" if watch.traced else "python",
@@ -149,10 +149,10 @@ def _overhead(watch: Watch, ran: Ran, tables: Sequence[Table], warmup: int) -> O
 
 
 def put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -> Written:
-    """Write `seen` and its steps into the folder, beside the other ranks' where there are any."""
+    """Write `seen` and its steps into the folder, merged with those of other ranks."""
     rank, size = several()
     if size == 1:
-        return _put_together(folder, [(seen, tables)], warmup)
+        return _merge(folder, [(seen, tables)], warmup)
     parts = folder / PARTS
     with _locked(folder):
         with storage_errors("cannot make the folder"):
@@ -164,7 +164,7 @@ def put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -
             one = build(Observation, read_json(path))
             rows = read_rows(path.with_suffix(".parquet"), SEEN)
             found.append((one, [rows[rows["loader"] == n] for n in range(len(one.loaders))]))
-        return _put_together(folder, found, warmup)
+        return _merge(folder, found, warmup)
 
 
 @contextmanager
@@ -179,12 +179,9 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _put_together(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], warmup: int) -> Written:
-    loaders: list[Loader] = []
-    tables: list[Table] = []
-    for one, its in parts:
-        loaders += one.loaders
-        tables += its
+def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], warmup: int) -> Written:
+    loaders = [loader for one, _ in parts for loader in one.loaders]
+    tables = [table for _, of_part in parts for table in of_part]
     first = parts[0][0]
     rest = first.rest
     for one, _ in parts[1:]:
@@ -250,7 +247,7 @@ def stated(spec: Any) -> dict[str, Any]:
 
 
 def _name(folder: Path) -> str:
-    """Return a name for the workload: the folder's, with characters a name may not have replaced."""
+    """Return a name for the workload: that of the folder, with invalid characters replaced."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.") or "recorded"
 
 

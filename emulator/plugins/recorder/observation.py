@@ -1,4 +1,4 @@
-"""The contents of record.json: sizes, counts and times of a job; file names only with --keep-names."""
+"""The content of record.json: sizes, counts and times of a job; file names only with --keep-names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Settings:
     batch_size: int = 0
     """Samples per batch; 0: the job makes its batches itself."""
     workers: int = 0
-    """Number of worker processes; 0: the job reads between its steps."""
+    """Number of worker processes; 0 if the job reads between its steps."""
     prefetch_factor: int = 0
     """Batches that each worker reads ahead."""
     sampler: str = "custom"
@@ -29,9 +29,9 @@ class Settings:
     iterable: bool = False
     """True for an IterableDataset."""
     dataset_length: int = -1
-    """Samples in the dataset, by len(); -1: it has no length."""
+    """Samples in the dataset, from len(); -1 if it has no length."""
     persistent_workers: bool = False
-    """Workers stay from one epoch to the next."""
+    """True if workers persist from one epoch to the next."""
     auto_collation: bool = True
     """False if the DataLoader does not collate: the dataset returns batches, or single samples."""
     marked: bool = False
@@ -56,9 +56,9 @@ class Loader:
     epochs: int
     steps: int
     samples: int
-    """Samples in the delivered batches, where a batch that the dataset makes counts as one; 0: not known."""
+    """Samples in the delivered batches, where a batch of the dataset itself counts as one; 0 if unknown."""
     batch_samples: float = 0.0
-    """Mean samples of a batch, as the job sees it; 0: not known."""
+    """Mean samples of a batch for the job; 0 if unknown."""
     seconds: float = 0.0
     """Seconds from the request for the first batch to the request for the last."""
     read_steps: int | None = None
@@ -96,9 +96,9 @@ class Loader:
         return self.samples * self.share_read * self.ahead
 
     def moves(self, samples: float) -> float:
-        """Return about how often a process moved from one of `samples` to the next in the same file.
+        """Return the approximate number of moves of a process between two of `samples` in the same file.
 
-        Only the reads whose places were kept count.
+        Only reads whose offsets were kept count.
         """
         kept = self.reads.followed_bytes / self.reads.bytes if self.reads.bytes else 0.0
         return max(0.0, kept * samples - self.reads.followed_files)
@@ -120,7 +120,7 @@ class Overhead:
     """The cost of recording."""
 
     calls: int
-    """Number of lines that strace wrote."""
+    """Number of lines of strace."""
     recorder_cpu_seconds: float
     """CPU seconds of feedrate while the job ran."""
     job_seconds: float
@@ -133,7 +133,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One recorder's record of a job, or of one rank of it."""
+    """One recorder's observation of a job, or of one of its ranks."""
 
     feedrate: Literal["recording"] = "recording"
     schema: int = SCHEMA
@@ -142,9 +142,9 @@ class Observation:
     how: Literal["strace", "python", "chrome-trace", "darshan"]
     """Source of the reads: traced system calls, opened files and byte counters, or another tool's trace."""
     why: str = ""
-    """The reason why strace was not used; may be empty."""
+    """Why strace was not used; may be empty."""
     status: int = 0
-    """Exit status of the job; -N: signal N."""
+    """Exit status of the job; -N for signal N."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     processes: int = 0
     """Number of Python processes in which the probe reported."""
@@ -157,10 +157,10 @@ class Observation:
     """Reads for no DataLoader."""
     overhead: Overhead | None = None
     step: StepTime | None = None
-    """Step time without waiting for data, of the loader that read most bytes; None: not known."""
+    """Step time without waits for data, of the loader that read most bytes; None if unknown."""
     names: Mapping[str, int] = field(default_factory=dict)
-    """Data file -> size in bytes, with --keep-names; otherwise empty."""
+    """Bytes of each data file by name, with --keep-names; otherwise empty."""
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
-            raise SpecError("schema is another one")
+            raise SpecError(f"schema {self.schema} is not supported")

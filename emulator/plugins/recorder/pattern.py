@@ -1,6 +1,6 @@
-"""How a job's samples lie in files, and what it reads of each. Six rules, all pure.
+"""Infer the layout of a job's samples in files, and its reads of a sample, by six rules.
 
-The rules believe the reads: a sampler's name decides only where the reads do not tell.
+The rules rely on the reads: the name of a sampler decides only if the reads do not.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from emulator.storage.posix import padded
 from emulator.units import BLOCK_BYTES, show_bytes
 
 WHOLE = 0.95
-"""A file counts as read whole from this share of its bytes on."""
+"""Share of a file's bytes from which it counts as read whole."""
 OWN_BYTES = 20e6
-"""Most bytes that a worker process reads for itself: PyTorch's libraries."""
+"""Most bytes that a worker process reads from PyTorch's libraries."""
 _OWN_INDEX = 0.02
-"""Least share of the bytes in indexes that is worth a sentence."""
+"""Share of bytes in indexes that is reported."""
 _MOST_PIECES = 4096
 _MOST_BLOCK = 16 * 2**20
 _SIGMAS = 3.0
-"""Standard deviations from a random order at which reads count as ordered."""
+"""Standard deviations from a random order, from which reads are not random."""
 _IN_ORDER = 0.2
-"""Reads are in order if they go back at most this share as often as random ones would."""
+"""Most moves backward of reads in order, as a share of those of random reads."""
 _FILLED = 1.05
 """Bytes of the first batches, relative to later ones, above which they filled a shuffle buffer."""
 _SEVERAL = 1.5
-"""Files have several samples each where so many samples come to a file."""
+"""Samples per file from which files have several samples each."""
 _PAGE = 4096
 _TOUCHED = 0.8
-"""Bytes from storage per byte of the samples, at least, where a job touches all of a mapped sample."""
+"""Least bytes from storage per byte of the samples, if a job reads all of a mapped sample."""
 _SIDE = 0.02
-"""Most bytes of a file beside those of many samples, as an index is, by those of the file with the median
-byte; and most bytes of all such files, by those of all files."""
+"""Largest size of a side file, such as an index, relative to the file with the median byte; and of all side
+files, relative to all files."""
 _FEW_MOVES = 12
-"""Fewer moves between samples of a file say nothing about their order."""
+"""Fewest moves between samples of a file that show their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """How samples lie in files, and which part of them is read."""
+    """The layout of samples in files, and the part of them that is read."""
 
     files: int
     samples_per_file: int
     files_per_sample: int
     sample_bytes: int
-    """Mean bytes of a sample: a file, or its share of one."""
+    """Mean bytes of a sample, which is a file or its share of one."""
     sample_sd: int
     sizes: tuple[int, ...]
     """Bytes of a sample in each file, or quantiles of them, as in Reads."""
     listed: bool
-    """True: of each file that was seen."""
+    """True if `sizes` has each recorded file."""
     access: AccessSpec
     block_bytes: int
     told: tuple[str, ...]
-    """What the job does, and where the replay differs from it."""
+    """Sentences on the job's reads, and on differences of the replay."""
 
     def sample(self) -> SampleSpec:
         """Return the workload's [sample]."""
@@ -77,7 +77,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """The bytes that were read."""
+    """The amount of bytes that were read."""
 
     total: float
     run: float
@@ -85,36 +85,36 @@ class Amount:
     request: float
     """Typical bytes of one request."""
     mapped: bool
-    """Files are mapped: reads are page faults."""
+    """True if files are mapped, so that reads are page faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The samples that the job asked for."""
+    """The samples that the job requested."""
 
     samples: float
-    """Samples that the reads were for, about."""
+    """Approximate number of samples behind the reads."""
     different: float
-    """Different samples among them, about."""
+    """Approximate number of different ones."""
     length: int
-    """Samples of the dataset; 0: not known."""
+    """Samples of the dataset; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Samples in files."""
+    """The numbers of samples and files."""
 
     files: int
     samples_per_file: int
     files_per_sample: int
     whole: bool
-    """Each file is one sample and is read whole."""
+    """True if each file is one sample and is read whole."""
     own: bool
-    """Each sample has files of its own, however often it is drawn."""
+    """True if each sample has its own files, however often it is drawn."""
 
 
 def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
-    """Return how `loader`, which sums up the ranks in `alike`, reads.
+    """Return the pattern of `loader`, which merges the ranks in `alike`.
 
     Raises SpecError if the evidence is too thin.
     """
@@ -130,8 +130,8 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     again = times > 1 / WHOLE and not reads.sizes_only
     shared = again and several and order == "random"
     if shared:
-        # Windows that overlap, or chunks larger than a sample: keep the bytes of a read, not the sample
-        # count, so that a step reads as many bytes as the job's.
+        # Windows overlap, or chunks are larger than a sample: keep the bytes of a read, not the number of
+        # samples, so that a step reads as many bytes as the job's.
         per_file = max(1, round(mean_file / each))
     sample_bytes = max(1, round(mean_file / per_file))
     access, block = access_of(loader, amount, layout, each, sample_bytes, order)
@@ -169,7 +169,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
 
 
 def _left_out(loader: Loader, amount: Amount, each: float) -> list[str]:
-    """Say what of the job's reads the replay has in another form, or not at all."""
+    """Return sentences on reads of the job that the replay changes or leaves out."""
     reads, told, filled = loader.reads, [], _fill(loader, amount)
     if amount.mapped:
         told.append(
@@ -190,7 +190,7 @@ def _left_out(loader: Loader, amount: Amount, each: float) -> list[str]:
 
 
 def without_side_files(loader: Loader) -> Loader:
-    """Leave out small files beside those of many samples: an index, a list of names. They hold no sample."""
+    """Return `loader` without small files that have no samples, such as an index, beside files of many."""
     reads = loader.reads
     if not reads.files or len(reads.sizes) != reads.files:
         return loader
@@ -201,7 +201,7 @@ def without_side_files(loader: Loader) -> Loader:
 
 
 def side_files(sizes: Sequence[int]) -> int:
-    """Return how many of these sizes of files, ascending, are of files beside those of samples."""
+    """Return how many of these ascending sizes are those of side files, without samples."""
     so_far = np.cumsum(sizes)
     typical = sizes[int(np.searchsorted(so_far, so_far[-1] / 2))]
     return int(np.count_nonzero((np.array(sizes) < _SIDE * typical) & (so_far <= _SIDE * so_far[-1])))
@@ -210,8 +210,8 @@ def side_files(sizes: Sequence[int]) -> int:
 def amount_of(loader: Loader, alike: Sequence[Loader]) -> Amount:
     """Rule 1: the bytes read, in runs and requests.
 
-    Needs traced reads; or opened files that are read whole; or page faults that waited for storage. Raises
-    SpecError if there are none of these.
+    Needs traced reads, opened files that are read whole, or page faults that waited for storage; otherwise
+    raises SpecError.
     """
     reads, settings = loader.reads, loader.settings
     if not loader.share_read:
@@ -251,8 +251,8 @@ def amount_of(loader: Loader, alike: Sequence[Loader]) -> Amount:
 def _share_of_a_map(loader: Loader) -> float:
     """Return the bytes of a sample in mapped files: its share of them.
 
-    Page faults do not tell which bytes were wanted, because the kernel reads around them. Raises SpecError if
-    a sample may be less or more than its share.
+    Page faults do not show which bytes were wanted, because the kernel reads around them. Raises SpecError if
+    a sample may have less or more than its share.
     """
     reads, length = loader.reads, loader.settings.dataset_length
     share = reads.files_bytes / reads.files * min(1.0, _files_held(loader) / max(1, length))
@@ -267,13 +267,13 @@ def _share_of_a_map(loader: Loader) -> float:
 
 
 def _files_held(loader: Loader) -> float:
-    """Return the files of the dataset, about: those seen, or more where each sample led to another file."""
+    """Return the approximate number of files of the dataset, from the recorded files and the drawn share."""
     files, length = loader.reads.files, max(1, loader.settings.dataset_length)
     drawn = min(1.0, max(1.0, _samples(loader)) / length)
     if loader.settings.sampler == "SequentialSampler":
-        return max(files, (files - 1) / drawn)  # the last one may have been begun
+        return max(files, (files - 1) / drawn)  # the last file may have been read in part
     least, most = float(files), float(max(files, length))
-    for _ in range(50):  # of `held` files, as many are seen as have one of the drawn samples
+    for _ in range(50):  # of `held` files, those with a drawn sample are recorded
         held = (least + most) / 2
         if held * (1 - (1 - drawn) ** (length / held)) < files:
             least = held
@@ -283,10 +283,10 @@ def _files_held(loader: Loader) -> float:
 
 
 def demand_of(loader: Loader, alike: Sequence[Loader], amount: Amount) -> Demand:
-    """Rule 2: the samples that the reads were for.
+    """Rule 2: the samples behind the reads.
 
     Needs batches with a first dimension, or a batch size. Each rank draws its own samples, so different ones
-    add up over ranks.
+    are summed over ranks.
     """
     length = _length(loader)
     different = max(1.0, sum(min(_samples(one), length or math.inf) for one in alike))
@@ -297,21 +297,21 @@ def demand_of(loader: Loader, alike: Sequence[Loader], amount: Amount) -> Demand
 def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
     """Rule 3: the bytes read for one sample.
 
-    Needs the amount and the samples. How much of the batches under way at the end was read is not known, so
-    the answer lies between two bounds; a whole number of runs is preferred.
+    Needs the amount and the samples. It is unknown how much of the unfinished batches at the end was read, so
+    the result is between two bounds; a whole number of runs is preferred.
     """
     if amount.mapped:
         return amount.run
     least = amount.total / max(1.0, demand.samples)
     most = amount.total / max(1.0, demand.samples / loader.ahead)
-    # The rest are nodes of an index, of which a run behind each sample would be read ahead as a stream.
+    # Other runs are nodes of an index; a run of them per sample would cause read-ahead in the replay.
     runs = math.ceil(WHOLE * least / amount.run) if amount.run else 0
     fits = runs and runs * amount.run <= 1.02 * most
     return runs * amount.run if fits else (least + most) / 2
 
 
 def _fill(loader: Loader, amount: Amount) -> float:
-    """Return the samples read per sample delivered, above 1 while the shuffle buffer of a dataset filled."""
+    """Return the samples read per delivered sample, above 1 while a dataset filled its shuffle buffer."""
     later, batches = loader.batch_call_bytes, loader.steps * loader.share_read * loader.ahead
     if not (loader.settings.iterable and later and batches) or loader.reads.sizes_only:
         return 1.0
@@ -325,15 +325,15 @@ Order = Literal["sequential", "random", "partly"]
 def order_of(loader: Loader, amount: Amount, demand: Demand) -> Order:
     """Rule 4: the order in which samples of a file are read.
 
-    Needs the places of large reads in files that hold several samples. In random order every second move from
-    one sample to the next of the same file goes back; in order, none but at an epoch's end. With too few
-    moves the sampler's class decides.
+    Needs the offsets of large reads in files of several samples. In random order every second move from one
+    sample to the next in the same file goes backward; in order, only those at the end of an epoch. With too
+    few moves the sampler's class decides.
     """
     reads, moves = loader.reads, loader.moves(demand.samples)
     expected = moves / 2
     named: Order = "sequential" if loader.settings.sampler in ("SequentialSampler", "iterable") else "random"
     if amount.mapped:
-        # In order, the kernel reads what is wanted; at random, as much around each page fault.
+        # In order, the kernel reads only wanted bytes; at random, also as many around each page fault.
         return named if amount.total < 2 * amount.run * demand.different else "random"
     if reads.sizes_only or moves < _FEW_MOVES:
         return named
@@ -345,10 +345,10 @@ def order_of(loader: Loader, amount: Amount, demand: Demand) -> Order:
 def layout_of(
     loader: Loader, alike: Sequence[Loader], demand: Demand, amount: Amount, order: Order
 ) -> Layout:
-    """Rule 5: samples a file, or files a sample.
+    """Rule 5: samples per file, or files per sample.
 
-    Needs the number of files seen beside that of different samples. Some samplers draw the same sample again;
-    then visits that read a whole file tell files of one sample from files of many.
+    Needs the numbers of files and of different samples. Some samplers draw the same sample again; then visits
+    that read a whole file distinguish files of one sample from files of many.
     """
     reads, settings, different = loader.reads, loader.settings, demand.different
     files = reads.files
@@ -375,7 +375,7 @@ def layout_of(
 def access_of(
     loader: Loader, amount: Amount, layout: Layout, each: float, sample_bytes: int, order: Order
 ) -> tuple[AccessSpec, int]:
-    """Rule 6: which part of a sample is read, in what order, and in which requests (the block's bytes).
+    """Rule 6: the part of a sample that is read, the order, and the size of requests (the block).
 
     Needs the bytes read for a sample, their runs and requests, and the kernel's read-ahead.
     """
@@ -388,14 +388,14 @@ def access_of(
     if not (layout.whole or sequential or reads.sizes_only):
         share = each / sample_bytes
         if min(share, request / each) >= WHOLE:
-            request = max(request, sample_bytes)  # the file's head, shared out, is no second request
+            request = max(request, sample_bytes)  # the share of the file's header is no second request
         if share < WHOLE:
             bytes_read = min(round(each), sample_bytes)
             pieces = min(_MOST_PIECES, max(1, round(each / max(1.0, amount.run))))
     head = 0
     if layout.whole and not reads.sizes_only:
         first = padded(math.ceil(reads.heads.typical()))
-        if _large_requests(reads) < _SEVERAL * reads.visits:  # of each file, all but its header is one
+        if _large_requests(reads) < _SEVERAL * reads.visits:  # one for each file, besides its header
             request = max(reads.sizes)
         head = first if first < request else 0
     wanted = max(request, reads.readahead if reads.sizes_only else 0)
@@ -413,16 +413,16 @@ def access_of(
 
 
 def _large_requests(reads: Reads) -> int:
-    """Return the number of requests that are no headers: half as long as the typical one, or longer."""
+    """Return the number of requests of at least half the typical size, which are not for headers."""
     sizes = zip(reads.requests.upper, reads.requests.counts, strict=True)
     return sum(count for upper, count in sizes if 2 * upper >= reads.requests.typical())
 
 
 def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, demand: Demand) -> int:
-    """Return the files of the whole dataset: those seen, or more if the dataset's length says so."""
+    """Return the files of the whole dataset: the recorded ones, or more because of the dataset's length."""
     if not demand.length or layout.samples_per_file > 1:
         return layout.files
-    # How many files of the batches under way at the end were opened is not known.
+    # It is unknown how many files of the unfinished batches at the end were opened.
     least = sum(min(_samples(one) / one.ahead, demand.length) for one in alike)
     files = loader.reads.files
     if layout.own or least <= files / layout.files_per_sample <= demand.different:
@@ -431,12 +431,12 @@ def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, deman
 
 
 def _length(loader: Loader) -> int:
-    """Return the samples of the dataset; 0: not known."""
+    """Return the samples of the dataset; 0 if unknown."""
     return max(0, loader.settings.dataset_length)
 
 
 def _samples(loader: Loader) -> float:
-    """Return the samples that `loader` asked for, about."""
+    """Return the approximate number of samples that `loader` requested."""
     batches = loader.steps * loader.share_read * loader.ahead
     return loader.asked_samples or batches * max(1, loader.settings.batch_size)
 
@@ -466,7 +466,7 @@ def _access_words(
 
 
 def _order_words(loader: Loader, demand: Demand, order: Order, per_file: int) -> list[str]:
-    """Say where the order that was seen is not the one that the sampler's class suggests."""
+    """Return sentences on a recorded order that differs from that of the sampler's class."""
     moves = loader.moves(demand.samples)
     if per_file == 1 or loader.reads.sizes_only or moves < _FEW_MOVES:
         return []

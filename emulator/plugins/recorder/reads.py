@@ -24,15 +24,15 @@ from emulator.errors import FeedrateError, SpecError
 from emulator.storage.posix import resident_pages
 
 MOST_FILES = 2_000_000
-"""Most files that are told apart. Reads of further files are counted, but not which files they are."""
+"""Most files to distinguish. Reads of others count, without their files."""
 _MOST_PATHS = 20_000
-"""Most files of a group whose paths are kept, for the replay that checks the recording."""
+"""Most paths kept per group, for the replay that checks the recording."""
 _MOST_PAGES = 2**20
-"""Most pages of mapped files of a group that are looked up in the page cache."""
+"""Most pages of mapped files per group that are looked up in the page cache."""
 _MOST_RUNS = 2**18
-"""Most runs of a group whose places are kept, 32 bytes each."""
+"""Most runs per group whose offsets are kept, 32 bytes each."""
 _INDEX = 3
-"""A place that is read so many times as often as the median place of its file is an index, not a sample."""
+"""Reads of an offset, relative to the median offset of its file, from which it is an index, not a sample."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 _QUANTILES = 257
@@ -47,7 +47,7 @@ _SYSTEM = (
 
 
 def is_data(path: str) -> bool:
-    """Return True if a file may hold data: it is not code, a library or a system file."""
+    """Return True if a file may have data, because it is not code, a library or a system file."""
     if path.endswith(_CODE) or ".so." in path or any(part in path for part in _PACKAGES):
         return False
     return not path.startswith(_SYSTEM) or (
@@ -64,7 +64,7 @@ def bin_top(size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """A histogram of sizes, in ascending order; bins without a piece are left out."""
+    """A histogram of sizes, in ascending order, without empty bins."""
 
     upper: tuple[int, ...] = ()
     """Largest size of a piece in each bin, in bytes."""
@@ -75,7 +75,7 @@ class Pieces:
     def __post_init__(self) -> None:
         lengths = {len(self.upper), len(self.counts), len(self.bytes)}
         if len(lengths) > 1 or list(self.upper) != sorted(self.upper):
-            raise SpecError("upper, counts and bytes must be of one length, upper ascending")
+            raise SpecError("upper, counts and bytes must have the same length, and upper must ascend")
 
     @property
     def count(self) -> int:
@@ -156,7 +156,7 @@ class Reads:
     backward: int = 0
     """Number of large runs that began at a lower offset than the last one of the same process and file."""
     index_bytes: int = 0
-    """Bytes, included in `bytes`, of places that are read again and again, as footers and indexes are."""
+    """Bytes, included in `bytes`, of offsets that are read again and again, such as footers and indexes."""
     direct: int = 0
     """Bytes, included in `bytes`, that were read with O_DIRECT, past the page cache."""
     mapped: int = 0
@@ -164,9 +164,9 @@ class Reads:
     resident: float = 0.0
     """Share of the examined pages of mapped files that were in memory when the file was mapped."""
     call_bytes: int | None = None
-    """Bytes that read(2) and the like returned, from files and anything else; None: not known."""
+    """Bytes that read(2) and similar calls returned, from files and others; None if unknown."""
     storage_bytes: int | None = None
-    """Bytes that came from storage, read-ahead included; None: not known."""
+    """Bytes that came from storage, read-ahead included; None if unknown."""
     faults: int = 0
     """Number of page faults that waited for storage."""
     call_seconds: float = 0.0
@@ -182,7 +182,7 @@ class Reads:
         at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes", "backward")
 
     def plus(self, other: Reads) -> Reads:
-        """Return the sum over two ranks. A file that both read counts twice, because names are not kept."""
+        """Return the sum over two ranks. A file that both read counts twice, because names are unknown."""
         total: dict[str, Any] = {}
         for name in (one.name for one in fields(self)):
             mine, others = getattr(self, name), getattr(other, name)
@@ -217,7 +217,7 @@ def _pooled(parts: Iterable[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
 
 class _File(NamedTuple):
     number: int
-    """Its number among all files; -1: it is no regular data file."""
+    """Number among all files; -1 if it is not a regular data file."""
     bytes: int
     device: int
 
@@ -281,17 +281,14 @@ class _Open:
 
 
 class Reduction:
-    """Reduces calls, one at a time, to totals per group. The caller chooses the key of each group.
-
-    Not thread-safe.
-    """
+    """Reduces calls to totals per group, whose keys the caller chooses. Not thread-safe."""
 
     def __init__(self, keep_names: bool = False) -> None:
         self.groups: dict[object, _Group] = {}
         self.names: dict[str, int] | None = {} if keep_names else None
-        """Path -> size in bytes; None if names are not kept."""
+        """Bytes by path; None if names are not kept."""
         self.uncounted = 0
-        """Number of lookups of files beyond MOST_FILES. A file counts each time it is looked up."""
+        """Number of lookups of files beyond MOST_FILES."""
         self._files: dict[bytes, _File] = {}  # by the digest of the path
         self._open: dict[tuple[int, int], _Open] = {}
         self._latest: dict[int, deque[_Open]] = {}  # process -> its most recent opens
@@ -313,7 +310,7 @@ class Reduction:
                     handle.group = target
 
     def file(self, path: bytes) -> _File | None:
-        """Return the data file at `path`, or None if it is no regular data file."""
+        """Return the data file at `path`; None if it is not a regular data file."""
         digest = _digest(path)
         found = self._files.get(digest)
         if found is None:
@@ -372,7 +369,7 @@ class Reduction:
             return handle
         self._close(process, fd)
         for latest in self._latest.get(process, ()):
-            if latest.path == path:  # a duplicated descriptor, as np.load makes one
+            if latest.path == path:  # a duplicated descriptor, such as np.load's
                 self._open[process, fd] = latest
                 return latest
         file = self.file(path)
@@ -491,8 +488,8 @@ def _size_and_device(path: str) -> tuple[int, int]:
 def _followed(places: array[int], typical: float) -> tuple[int, int, int]:
     """Return (process-file pairs with large runs, bytes of all runs, backward moves).
 
-    Runs below half the typical size are headers and indexes, which libraries read again. They say nothing
-    about the order of samples, so pairs and backward moves leave them out.
+    Runs below half the typical size are headers and indexes, which libraries read again. They do not show the
+    order of samples, so pairs and backward moves leave them out.
     """
     runs = np.array(places, np.int64).reshape(-1, 4)
     large = runs[2 * runs[:, 3] >= typical]
@@ -504,7 +501,7 @@ def _followed(places: array[int], typical: float) -> tuple[int, int, int]:
 
 
 def _index_bytes(places: array[int]) -> int:
-    """Return the bytes of the runs at places that are read much more often than others of their file."""
+    """Return the bytes of the runs at offsets that are read much more often than others of their file."""
     runs = np.array(places, np.int64).reshape(-1, 4)
     where, which, counts = np.unique(runs[:, 1:3], axis=0, return_inverse=True, return_counts=True)
     if not len(where):
@@ -516,7 +513,7 @@ def _index_bytes(places: array[int]) -> int:
 
 
 def _in_memory(path: bytes, size: int) -> tuple[int, int]:
-    """Return the number of pages examined, in the first 64 MiB of a file, and how many are in memory."""
+    """Return the numbers of examined pages, in the first 64 MiB of a file, and of those in memory."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -530,7 +527,7 @@ def _in_memory(path: bytes, size: int) -> tuple[int, int]:
 
 
 def _readahead(device: int) -> int:
-    """Return the kernel's read-ahead on the device, in bytes; 128 KiB, its default, if it is not known."""
+    """Return the kernel's read-ahead on the device, in bytes; 128 KiB, its default, if unknown."""
     path = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     try:
         return int(path.read_text(encoding="ascii")) * 1024

@@ -1,4 +1,4 @@
-"""Record a job: run it, write the recording, and check it by a replay."""
+"""Record a job: run it, write the recording, and check it with a replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from emulator.plugins.recorder.watch import Watch
 TRACERS = ("auto", "strace", "python")
 
 _BY_SIGNAL = 128
-"""Lowest exit status by which a shell reports that a signal ended the job."""
+"""Exit status of a shell, less the signal's number, if a signal ended the job."""
 
 
 def record_job(
@@ -32,11 +32,11 @@ def record_job(
     on_end: Callable[[Ran], None] = lambda _: None,
     on_written: Callable[[Written], None] = lambda _: None,
 ) -> Written:
-    """Run `command` and record it into the folder `out`, and with `checked` compare a replay with it.
+    """Run `command`, record it into the folder `out`, and with `checked` compare a replay with it.
 
-    A job that a signal ended is not replayed. `on_end` is called when the job has ended, before anything can
-    fail; `on_written` when the recording is in `out`, before the replay. Call it in the main thread. Raises
-    SpecError, StorageError, LaunchError.
+    A job that a signal ended is not replayed. `on_end` is called when the job has ended, `on_written` when
+    the recording is in `out`, before the replay. Call it in the main thread. Raises SpecError, StorageError,
+    LaunchError.
     """
     if tracer not in TRACERS:
         raise SpecError(f"--tracer {tracer!r} is not known", "use auto, strace or python")

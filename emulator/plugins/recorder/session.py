@@ -1,4 +1,4 @@
-"""Run a job unchanged and listen to it: the child process, the pipes, the signals."""
+"""Run a job unchanged and receive its events: the child process, the pipes, the signals."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from emulator.plugins.recorder.watch import Watch
 from emulator.units import show_seconds
 
 HOOK = Path(probe.__file__).parent
-"""The folder that is put in front of the job's PYTHONPATH."""
+"""Folder at the start of the job's PYTHONPATH."""
 
 _CALLS = "calls"
 _POLL_SECONDS = 0.25
 _GULP_SECONDS = 0.02
 _END_SECONDS = 5.0
-"""Seconds that a tracer has to end."""
+"""Seconds for a tracer to end."""
 _CHUNK = 1 << 20
 _SET_PIPE_SIZE = 1031
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SAME_SECONDS = 0.5
-"""Closer than this, two of these are one: sent to a group of processes, it comes from the supervisor, too."""
+"""Seconds within which two equal signals are one, from the process group and from the supervisor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +50,19 @@ class Ran:
     """The outcome of the job."""
 
     status: int
-    """Its exit status; -N: it ended by signal N."""
+    """Exit status; -N for signal N."""
     seconds: float
     recorder_cpu: float
-    """CPU seconds of this process meanwhile."""
+    """CPU seconds of this process while the job ran."""
     stopped: bool
-    """The recording ended before the job did, as it was asked to."""
+    """True if the recording ended before the job, after the requested steps."""
 
 
 class Listener:
-    """Reads the pipes into a Watch, in a thread of its own, until it is stopped."""
+    """A thread that reads the pipes into a Watch until it is stopped."""
 
     def __init__(self, folder: Path, watch: Watch, traced: int, enough: int | None) -> None:
-        """`traced`: steps after which calls are no longer traced; `enough`: nothing more is recorded."""
+        """Start the thread. Calls are traced for `traced` steps; recording ends after `enough` steps."""
         self._watch = watch
         self._traced = traced
         self._enough = enough
@@ -70,17 +70,17 @@ class Listener:
         self._calls = _pipe(folder / _CALLS) if watch.traced else -1
         self._stop = threading.Event()
         self.full = False
-        """True once `enough` steps were seen."""
+        """True after `enough` steps."""
         self.failure = ""
-        """Why it could not go on; empty: it could."""
-        # It looks at the job's files, and hangs where they do; the job must not be ended for that.
+        """Why the thread failed; empty if it did not."""
+        # Unwatched, because it calls stat on the job's files, which may hang: that must not end the job.
         self._thread = threading.Thread(target=self._run, name=UNWATCHED, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._listen()
-        except Exception as error:  # noqa: BLE001  the job must not wait for a reader that has died
+        except Exception as error:  # noqa: BLE001  the job must not wait for a dead reader
             self.failure = f"the recording ended early ({type(error).__name__}: {error})"
         if self._calls >= 0 or not self._watch.traced:
             self._end_reads()
@@ -93,7 +93,7 @@ class Listener:
             selector.register(self._calls, selectors.EVENT_READ)
         due = 0.0
         while True:
-            # In gulps: woken up for each line, this thread takes more of a core than strace does.
+            # Read large pieces: with a wake-up for each line, this thread uses more CPU than strace.
             time.sleep(_GULP_SECONDS)
             found = selector.select(_POLL_SECONDS)
             for key, _ in found:
@@ -115,7 +115,7 @@ class Listener:
                 return
 
     def _end_reads(self) -> None:
-        """Let go of the job's processes, those that it has left behind, too, and hear the last of them."""
+        """Detach strace from all processes of the job, and read the rest of its output."""
         tracer, deadline = self._watch.tracer.strace, time.monotonic() + _END_SECONDS
         calls, self._calls = self._calls, -1
         if calls >= 0:
@@ -127,13 +127,13 @@ class Listener:
                 if over and not data:
                     break
                 time.sleep(0.0 if data else 0.001)
-            os.close(calls)  # a tracer that is still there ends with its next line
+            os.close(calls)  # a tracer that still runs ends with its next line
         self._watch.end_reads()
 
     def stop(self) -> None:
-        """Read what is there, and end. Processes of the job that still run are no longer traced.
+        """Read the rest of the pipes, and end. Processes of the job that still run are no longer traced.
 
-        Raises StorageError when a file of the job does not answer.
+        Raises StorageError if a file of the job does not answer.
         """
         self._stop.set()
         timeout = storage_timeout(sys.argv[1:])
@@ -147,7 +147,7 @@ class Listener:
 
 def _pipe(path: Path) -> int:
     os.mkfifo(path, 0o600)
-    # Open for writing, too: a pipe whose last writer has gone would be at its end.
+    # Also open for writing, so that the pipe has no EOF after its last writer.
     descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     with suppress(OSError):
         import fcntl
@@ -175,17 +175,15 @@ def environment(folder: Path, traced: bool) -> dict[str, str]:
 
 
 def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int, traced_steps: int) -> Ran:
-    """Run the command `job` to its end, as Listener listens.
+    """Run the command `job` to its end with a Listener.
 
-    Listens to `steps` steps (None: all) after `warmup`; reads are traced in the first `traced_steps` of them,
-    and in half of them at most. Raises LaunchError when it cannot be started, StorageError.
+    It records `steps` steps (None for all) after `warmup`, and traces reads in the first `traced_steps` of
+    them, but at most in half. Raises LaunchError if the job cannot be started, StorageError.
     """
     traced = warmup + (traced_steps if steps is None else min(traced_steps, steps // 2))
     enough = None if steps is None else warmup + steps
     if shutil.which(job[0]) is None:
-        raise LaunchError(
-            f"there is no program {job[0]!r}", "give the job after --, as it runs without feedrate"
-        )
+        raise LaunchError(f"there is no program {job[0]!r}", "give the command of the job after --")
     with scratch() as (folder, _):
         listener = Listener(folder, watch, traced, enough)
         words = strace.command(folder / _CALLS, job) if watch.traced else list(job)
@@ -196,7 +194,7 @@ def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int,
             seconds, cpu = time.monotonic() - begin, _cpu() - before
             listener.stop()
     if listener.failure:
-        sys.stderr.write(f"feedrate record: {listener.failure}; the job was not touched\n")
+        sys.stderr.write(f"feedrate record: {listener.failure}; the job was not affected\n")
     return Ran(status=status, seconds=seconds, recorder_cpu=cpu, stopped=listener.full)
 
 
@@ -218,15 +216,15 @@ def _run(words: Sequence[str], env: dict[str, str]) -> int:
         while True:
             try:
                 return started.wait()
-            except KeyboardInterrupt:  # raised before the handlers were there
+            except KeyboardInterrupt:  # raised before the handlers were set
                 continue
 
 
 @contextmanager
 def _signals_to(child: list[int]) -> Iterator[None]:
-    """While the body runs, signals go on to the process of `child`, once there is one.
+    """Pass signals on to the process in `child`, once there is one, during the body.
 
-    A second SIGINT kills it with all that it has started.
+    A second SIGINT kills it and its descendants.
     """
     last: dict[int, float] = {}
 
@@ -283,7 +281,7 @@ def _in_foreground() -> bool:
 
 @contextmanager
 def inside(watch: Watch) -> Iterator[Listener]:
-    """Watch this process itself, and the workers that it starts, while the body runs. Raises SpecError."""
+    """Watch this process and its workers during the body. Raises SpecError."""
     if probe.FOLDER in os.environ:
         raise SpecError("this process is recorded already", "use one recording at a time")
     with scratch() as (folder, _):
@@ -305,7 +303,7 @@ def inside(watch: Watch) -> Iterator[Listener]:
 
 
 def end_as(status: int) -> int:
-    """The exit status for a job that ended with `status`; what a signal ended ends this process so, too."""
+    """Return the exit status for a job's `status`; end this process by the signal that ended the job."""
     if status >= 0:
         return status
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Steps of a recorded job, and what one takes where the loader kept up."""
+"""Steps of a recorded job, and the time of a step that does not wait for data."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from emulator.run.accelerator import quantiles_of
 
 SEEN = np.dtype(
     [
-        ("loader", "<i4"),  # its number in record.json
+        ("loader", "<i4"),  # number in record.json
         ("rank", "<i4"),
         ("epoch", "<i4"),
         ("step", "<i4"),  # within the epoch
-        ("samples", "<i4"),  # in the batch; 0: the batch does not tell
-        ("ready", "<i1"),  # 1: the batch was there when it was asked for; 0: it was not; 2: not known
-        ("asked", "<f8"),  # seconds since the first batch of the loader was asked for
-        ("wait", "<f8"),  # seconds until it was handed over
-        ("between", "<f8"),  # seconds from then until the next one was asked for; NaN: none was
-        ("cpu", "<f8"),  # CPU seconds of the process, from ask to ask; NaN: not known
-        ("traced", "<i1"),  # 1: its calls were traced meanwhile, which takes time
+        ("samples", "<i4"),  # in the batch; 0: unknown
+        ("ready", "<i1"),  # 1: the batch was ready when it was requested; 0: it was not; 2: unknown
+        ("asked", "<f8"),  # seconds since the first batch of the loader was requested
+        ("wait", "<f8"),  # seconds until it was delivered
+        ("between", "<f8"),  # seconds from then until the next one was requested; NaN: none was
+        ("cpu", "<f8"),  # CPU seconds of the process between requests; NaN: unknown
+        ("traced", "<i1"),  # 1: calls were traced meanwhile, which takes time
         ("others", "<i4"),  # batches of other DataLoaders that the process took in `between`
         ("other_wait", "<f8"),  # seconds of `between` in which it waited for those
     ]
@@ -33,48 +33,48 @@ SEEN = np.dtype(
 """One step of the job: a row of profile.parquet."""
 
 Table = NDArray[np.void]
-"""Rows of dtype SEEN, one loader's of one rank, in order."""
+"""Rows of dtype SEEN of one loader of one rank, in order."""
 
 MOST_STEPS = 2_000_000
-"""Steps of a loader that are kept; further ones are counted."""
+"""Most steps of a loader that are kept; others are only counted."""
 
 FEW = 10
-"""Fewer steps than these give no step time."""
+"""Fewest steps for a step time."""
 _SETTLE = 2
-"""Steps at the head of a stretch that are left out: an accelerator may still catch up with its queue."""
+"""Skipped steps at the start of a stretch, in which an accelerator may still work through its queue."""
 _SMALL = 0.02
-"""Share of a step that taking a batch may cost although it was there."""
+"""Largest share of a step for taking a batch that was ready."""
 _BUSY = 0.5
-"""Share of the time in which reads may be under way beside the steps of a job that marks them."""
+"""Largest share of the time with reads under way, for the step time of a job that marks its steps."""
 _DEAR = 0.2
-"""The same where nothing tells whether it was there, and the quickest batches cost half of that."""
+"""Like _SMALL, if it is unknown whether the batch was ready, and the quickest batches take half of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """The time of a step without waiting for data."""
+    """The time of a step without waits for data."""
 
     seconds: float
     """Mean seconds of a step; for a bound, an upper limit."""
     bound: bool = False
-    """True: at too few steps no batch was waited for, or these are unlike others. A step takes `seconds` or
-    less."""
+    """True if too few steps did not wait for a batch, or these are unlike others: `seconds` is an upper
+    limit then."""
     at_least: float = 0.0
-    """Of a bound: median seconds between two batches, which a step takes unless it goes on beyond them."""
+    """For a bound: median seconds between two batches, which a step takes unless it overlaps the next one."""
     steps: int
-    """Steps that it is taken from."""
+    """Number of steps in the mean."""
     all_steps: int
-    """Steps that were recorded, after the warm-up."""
+    """Number of recorded steps after the warm-up."""
     waited: float
     """Share of the recorded time in which the job waited for a batch."""
     traced: bool = False
-    """True: too few steps came after the tracing of reads: these are longer than the job's."""
+    """True if too few steps came after tracing, so that these are longer than the job's."""
     in_flight: int = 1
-    """Steps from one wait of the host for its accelerator to the next, during which it runs ahead."""
+    """Steps from one wait of the host for its accelerator to the next, while it runs ahead."""
     in_turn: bool = False
-    """True: the job reads and computes in turn, so that a step is all that is between two batches."""
+    """True if the job reads and computes in turn, so that a step is the time between two batches."""
     quantiles: tuple[float, ...] = ()
-    """The step times, sorted, in equal parts: mean seconds of each."""
+    """Mean seconds of equal parts of the sorted step times."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "seconds", "at_least", "steps", "all_steps", "waited")
@@ -82,35 +82,35 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast steps follow each other, waiting included."""
+    """The rate of steps, waits included."""
 
     seconds: float
     """Mean seconds from batch to batch."""
     waited: float
-    """Share of the time in which a batch was waited for."""
+    """Share of the time in waits for a batch."""
     steps: int
-    """Steps that it is taken from."""
+    """Number of steps in the mean."""
     samples: float = 0.0
-    """Mean samples of a batch; 0: batches do not tell."""
+    """Mean samples of a batch; 0 if unknown."""
 
 
 @dataclass(slots=True)
 class Track:
-    """The steps of one loader as they come in, one rank's."""
+    """The steps of one loader of one rank, as they arrive."""
 
     rank: int
     rows: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
-    """epoch, step, samples, ready, asked, got (nanoseconds of the monotonic clock), used (nanoseconds of the
-    process's CPU when it asked)."""
+    """epoch, step, samples, ready, asked, got (nanoseconds of the monotonic clock), used (CPU nanoseconds of
+    the process at the request)."""
     ends: dict[int, int] = field(default_factory=dict)
-    """Epoch -> when the batch after its last one was asked for."""
+    """Time of the request after the last batch, by epoch."""
     sent: dict[int, int] = field(default_factory=dict)
-    """Epoch -> batches that workers were asked for."""
+    """Batches requested from workers, by epoch."""
     delivered: dict[int, int] = field(default_factory=dict)
-    """Epoch -> batches that the job got."""
+    """Delivered batches, by epoch."""
     samples: int = 0
     read: tuple[int, int] = (0, 0)
-    """`batches`, when reads were seen for the last time."""
+    """`batches` at the end of the recording of reads."""
 
     def add(
         self,
@@ -134,7 +134,7 @@ class Track:
 
     @property
     def batches(self) -> tuple[int, int]:
-        """Batches that were delivered, and that were asked for: those on their way are read, too."""
+        """Numbers of delivered batches, and of requested ones, which are read, too."""
         asked = sum(
             self.delivered[epoch] if epoch in self.ends else max(self.sent[epoch], self.delivered[epoch])
             for epoch in self.delivered
@@ -142,8 +142,10 @@ class Track:
         return sum(self.delivered.values()), asked
 
     def table(self, traced_until: int = 0, taken: NDArray[np.int64] | None = None) -> Table:
-        """Its rows, in order: dtype SEEN. `traced_until`: nanoseconds of the monotonic clock; `taken`: as
-        `batches_taken` gives it, of its process."""
+        """Return the rows in order, with dtype SEEN.
+
+        `traced_until` is in nanoseconds of the monotonic clock; `taken` is `batches_taken` of the process.
+        """
         rows = sorted(self.rows)
         table = np.zeros(len(rows), SEEN)
         if not rows:
@@ -170,13 +172,13 @@ class Track:
 
 
 def batches_taken(tracks: Iterable[Track]) -> NDArray[np.int64]:
-    """When any of `tracks` asked for a batch, ascending, and how long it was waited for: nanoseconds."""
+    """Return the times of requests of `tracks`, ascending, and of the waits for them, in nanoseconds."""
     rows = sorted((row[4], 0 if row[3] == 1 else row[5] - row[4]) for track in tracks for row in track.rows)
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """The steps of loaders that the job made one after another, their epochs counted on."""
+    """Return the steps of loaders that the job made one after another, with consecutive epochs."""
     epochs = 0
     for table in tables:
         table["epoch"] += epochs
@@ -185,37 +187,37 @@ def joined(tables: Sequence[Table]) -> Table:
 
 
 def untraced(table: Table) -> Table:
-    """Return the untraced steps if there are enough of them, else all."""
+    """Return the untraced steps if there are enough of them, otherwise all."""
     free = table[table["traced"] == 0]
     return free if np.count_nonzero(~np.isnan(free["between"])) >= FEW else table
 
 
 def from_batch_to_batch(table: Table) -> float | None:
-    """Return the median seconds from one batch to the next, or None for too few."""
+    """Return the median seconds from one batch to the next; None for too few."""
     cycles = (table["wait"] + table["between"])[~np.isnan(table["between"])]
     return float(np.median(cycles)) if len(cycles) >= FEW else None
 
 
 def step_cpu(table: Table) -> float:
-    """Return the median CPU seconds of the process per step; 0: not known."""
+    """Return the median CPU seconds of the process per step; 0 if unknown."""
     known = untraced(table)["cpu"]
     known = known[~np.isnan(known)]
     return float(np.median(known)) if len(known) else 0.0
 
 
 def settled(epoch: NDArray[np.int32], step: NDArray[np.int32], ahead: int) -> NDArray[np.bool_]:
-    """Steps after what was read ahead at the epoch's start, or in the second half of a short epoch."""
+    """Return True for steps after the prefetched ones of an epoch, or in the second half of a short one."""
     _, which, counts = np.unique(epoch, return_inverse=True, return_counts=True)
     found: NDArray[np.bool_] = step >= np.clip(counts // 2, 1, max(1, ahead))[which]
     return found
 
 
 def pace_of(tables: Sequence[Table], warmup: int, ahead: int, in_flight: int = 1) -> Pace | None:
-    """The job's pace over steps that are like those of a replay, from all ranks; None: there are too few.
+    """Return the job's pace over steps that are like those of a replay, of all ranks; None for too few.
 
-    Left out are the first `ahead` batches of an epoch, and what `step_time` leaves out for another
-    DataLoader's sake. Of a host that runs ahead (`in_flight` above 1) whole periods count, from one wait for
-    its accelerator to another: a wait stands for all the steps before it.
+    The first `ahead` batches of an epoch are left out, and steps with unusual waits for another DataLoader.
+    For a host that runs ahead (`in_flight` above 1) only whole periods between two waits for its accelerator
+    count, because such a wait belongs to all steps before it.
     """
     parts: list[Table] = []
     for table in tables:
@@ -235,7 +237,7 @@ def pace_of(tables: Sequence[Table], warmup: int, ahead: int, in_flight: int = 1
 
 
 def _alone(table: Table) -> NDArray[np.bool_]:
-    """Steps that are whole and in which the process took no more than usual of another DataLoader."""
+    """Return True for complete steps without unusual use of another DataLoader."""
     whole: NDArray[np.bool_] = ~np.isnan(table["between"])
     if not whole.any():
         return whole
@@ -245,16 +247,16 @@ def _alone(table: Table) -> NDArray[np.bool_]:
 
 
 _PERIODS = 5
-"""Fewer stretches than these between waits of the host for its accelerator tell nothing."""
+"""Fewest stretches between waits of the host for its accelerator that show a queue."""
 _UNLIKE = 0.05
-"""Steps at which no batch was waited for are no sample of all if they are shorter by so much than all without
-their waits, or longer than all with them: a host that runs ahead waits for its accelerator at others."""
+"""Relative difference at which steps that do not wait for a batch are not representative: shorter than all
+steps without their waits, or longer than all with them. The host then waits for its accelerator elsewhere."""
 _OPPOSED = -0.5
-"""Correlation and slope of a wait against the time before it, at most, where both make up one time."""
+"""Largest correlation and slope of a wait against the time before it, if the sum of both is constant."""
 
 
 def _long(table: Table) -> NDArray[np.intp]:
-    """Return the places of steps of more than twice the mean: there a host that runs ahead waits."""
+    """Return the indices of steps of more than twice the mean, in which a host that runs ahead waits."""
     cycle = table["wait"] + table["between"]
     whole = ~np.isnan(cycle)
     if np.count_nonzero(whole) < FEW:
@@ -263,7 +265,7 @@ def _long(table: Table) -> NDArray[np.intp]:
 
 
 def _periods(table: Table) -> list[Table]:
-    """Return the steps of each epoch from behind its first wait for the accelerator to its last."""
+    """Return the steps of each epoch after its first wait for the accelerator until the last one."""
     found = []
     for epoch in np.unique(table["epoch"]):
         one = table[table["epoch"] == epoch]
@@ -276,10 +278,10 @@ def _periods(table: Table) -> list[Table]:
 def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
     """Return seconds of a step on an accelerator that queues steps, and the steps between waits for it.
 
-    Between two waits the host submits steps in little time, or as fast as batches come; then it waits for the
-    accelerator to end them. That wait is the shorter, the longer the host took before it: both together are
-    the accelerator's time. A host that computes, validates or saves has a long step of its own time instead,
-    whatever came before. None: the latter, or it cannot be told.
+    Between two waits the host submits steps quickly, or as fast as batches arrive; then it waits for the
+    accelerator to finish them. The longer the host took before, the shorter is that wait: the sum is the
+    accelerator's time. If the host instead computes, validates or saves in a long step, the step does not
+    depend on the time before. None in this case, or if it cannot be decided.
     """
     found = []
     for table in tables:
@@ -288,16 +290,16 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
             part = table[before + 1 : last + 1]
             if part["epoch"][0] != table["epoch"][before] or part["epoch"][-1] != part["epoch"][0]:
                 continue
-            # The accelerator has nothing to do until the first batch has come.
+            # The accelerator is idle until the first batch has arrived.
             total = float((part["wait"] + part["between"]).sum() - part["wait"][0])
             wait = float(part["between"][-1])
             if part["other_wait"].any() or wait < 2 * total / len(part):
-                continue  # its queue may have run empty
+                continue  # the queue may have run empty
             found.append((len(part), total, wait))
     if len(found) < _PERIODS:
         return None
     steps, totals, waits = np.array(found).T
-    # What more steps explain is left out: they make both longer.
+    # Remove the effect of the number of steps, which lengthens both.
     alike = np.stack([np.ones(len(steps)), steps], 1)
     before_it, wait = (part - alike @ np.linalg.lstsq(alike, part)[0] for part in (totals - waits, waits))
     if np.median(steps) < 2 or not wait.std() or not before_it.std():
@@ -310,11 +312,11 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
 
 
 def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:
-    """Return what a step takes, from the steps of all ranks after `warmup` of each; None for too few.
+    """Return the step time, from the steps of all ranks after `warmup` of each; None for too few.
 
-    A step counts where no batch was waited for: then what is between two batches is the accelerator's time.
-    `in_turn`: the process itself reads and computes in turn, and all that is between two batches is
-    computing. Steps that were traced do not count where there are enough others.
+    Steps that do not wait for a batch count: the time between two batches is then the accelerator's.
+    `in_turn`: the process itself reads and computes in turn, and computes all the time between two batches.
+    Traced steps do not count if there are enough others.
     """
     used = [untraced(table[warmup:]) for table in tables]
     used = [table for table in used if not np.isnan(table["between"]).all()]
@@ -346,10 +348,10 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
 
 
 def _fed(tables: Sequence[Table]) -> NDArray[np.float64]:
-    """Return the seconds from batch to batch of steps at which no rank waited for a batch.
+    """Return the seconds from batch to batch of steps in which no rank waited for a batch.
 
-    Nor at the _SETTLE steps before. Ranks wait for each other at every step, so that all must have been fed.
-    Taking a batch that is there belongs to the step.
+    No rank must have waited in the _SETTLE steps before, either. Ranks wait for each other in every step, so
+    all must have been fed. Taking a batch that is ready is part of the step.
     """
     chosen, names = [], []
     for table in tables:
@@ -367,8 +369,8 @@ def _fed(tables: Sequence[Table]) -> NDArray[np.float64]:
 
 
 def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
-    """Return at which steps the batch was there when it was asked for, and was handed over in time."""
-    quick = 2 * float(np.quantile(table["wait"], 0.1))  # what taking a batch costs anyway
+    """Return True for steps whose batch was ready when it was requested, and was delivered in time."""
+    quick = 2 * float(np.quantile(table["wait"], 0.1))  # the cost of taking a batch
     quick = max(_SMALL * typical, quick if quick <= _DEAR * typical else 0.0)
     ready = np.where(table["ready"] == 2, table["wait"] <= quick, table["ready"] == 1)
     there: NDArray[np.bool_] = ready | (table["wait"] <= _SMALL * typical)
@@ -376,7 +378,7 @@ def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
 
 
 def _compared(tables: Sequence[Table], times: NDArray[np.float64]) -> tuple[float, bool]:
-    """Return the mean seconds from batch to batch, and whether the fed steps' `times` are like all steps."""
+    """Return the mean seconds from batch to batch, and whether the fed steps' `times` are representative."""
     own = np.concatenate([table[_alone(table)] for table in tables])
     periods = np.concatenate(
         [own[:0], *(part for table in tables for part in _periods(table[_alone(table)]))]
@@ -387,10 +389,10 @@ def _compared(tables: Sequence[Table], times: NDArray[np.float64]) -> tuple[floa
 
 
 def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTime:
-    """A step of a job that marks its steps, whose reads take `reading` seconds of one; None: not known.
+    """Return the step time of a job that marks its steps, less `reading` seconds of reads (None: unknown).
 
-    Without `workers` the job reads and computes in turn, and the rest is computing. With them a step is a
-    bound where reads are under way for most of the time.
+    Without `workers` the job reads and computes in turn, and computes the rest of the time. With workers the
+    step time is a bound if reads are under way for most of the time.
     """
     if reading is None:
         return replace(step, bound=True, in_turn=False, quantiles=())

@@ -1,4 +1,4 @@
-"""Trace a job's system calls with strace(1): its command line, its end, and a parser of its output."""
+"""Trace a job's system calls with strace(1): command line, end, and parser of the output."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def usable() -> str:
         return "strace does not run here"
     if done.returncode or done.stderr.strip():
         said = done.stderr.strip().splitlines() or ["it failed"]
-        return f"strace may not trace here ({said[-1][:100]})"
+        return f"strace is not permitted here ({said[-1][:100]})"
     return ""
 
 
@@ -73,7 +73,7 @@ _OPENED = re.compile(rb"= (\d+)<(/.*)> <[\d.]+>$")
 _FLAGS = re.compile(rb"\bO_[A-Z]+\b(?=[|),])")
 _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
 _PLACE = re.compile(rb", \d+, (\d+)(?:, \w+)?\) += ")
-"""The offset of pread64, preadv and preadv2, behind the count of bytes or buffers."""
+"""Offset of pread64, preadv and preadv2, after the number of bytes or buffers."""
 _MAPPED = re.compile(rb"\w+, (\d+), (\S+), (\S+), (\d+)<(/.*)>, (\w+)\)")
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
@@ -100,12 +100,12 @@ class Tracer:
     def __init__(self, reduction: Reduction, group: Callable[[int], object]) -> None:
         self.reduction = reduction
         self.parents: dict[int, int] = {}
-        """Process -> its parent."""
+        """Parents of processes."""
         self.asynchronous: set[int] = set()
         """Processes that set up io_uring or libaio, whose reads are not among the traced calls."""
         self.lines = 0
         self.strace = 0
-        """Process ID of strace; 0 until /proc of a traced process has shown it."""
+        """Process ID of strace; 0 until /proc of a traced process shows it."""
         self._group = group
         self._process: dict[int, int] = {}  # thread -> process
         self._reading: dict[int, int] = {}  # process -> number of the loader that is reading in it
@@ -147,7 +147,7 @@ class Tracer:
             call(thread, arguments)
 
     def process(self, thread: int) -> int:
-        """Return the process of a thread, or the thread's own number if /proc does not say."""
+        """Return the process of a thread, or the thread's own ID if it is unknown."""
         found = self._process.get(thread)
         if found is None:
             found = thread

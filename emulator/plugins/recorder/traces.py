@@ -1,8 +1,8 @@
-"""Traces that people have already: PyTorch's profiler (Chrome JSON) and Darshan with DXT, as recordings.
+"""Import of existing traces as recordings: PyTorch's profiler (Chrome JSON) and Darshan with DXT.
 
-A profiler's trace knows steps and no files; Darshan knows files and no steps. What one lacks comes from the
-workload that `--workload` names. A trace may come from anywhere: it is read piece by piece, and its size,
-depth and number of events are bounded.
+A profiler's trace has steps but no files; Darshan has files but no steps. The workload of `--workload`
+supplies the rest. A trace is untrusted: it is read in pieces, and its size, depth and number of events are
+bounded.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from emulator.record.machine import utc_now
 from emulator.units import show_bytes, show_seconds
 
 MOST_BYTES = 8 * 2**30
-"""Of a trace, unpacked."""
+"""Most bytes of a trace, uncompressed."""
 MOST_EVENTS = 2_000_000
-"""Spans that are kept."""
+"""Most spans of a trace."""
 MOST_RECORDS = 5_000_000
-"""Reads in a Darshan log."""
+"""Most reads in a Darshan log."""
 _MOST_EVENT = 16 << 20
 _DEPTH = 100
 _CHUNK = 1 << 20
@@ -92,7 +92,7 @@ def events(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 class _Bounded:
-    """A file that ends with SpecError where a trace, or one event of it, is too large."""
+    """A file that raises SpecError if a trace, or one of its events, is too large."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
@@ -116,7 +116,7 @@ class _Bounded:
 
 def _events(tokens: Iterable[tuple[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects in the root's array, or in the array `traceEvents` of the root's object."""
-    # Not ijson.items: its path to a value grows with the depth, which a hostile trace chooses.
+    # Not ijson.items: its path to a value grows with the depth, without a bound.
     depth, within, key = 0, -1, ""  # within: the depth of events
     event: dict[str, Any] = {}
     for kind, value in tokens:
@@ -150,9 +150,9 @@ def _number(event: Mapping[str, Any], name: str) -> float:
 
 
 def chrome_steps(path: Path) -> tuple[Table, bool, bool, int]:
-    """(steps, the job reads in turn, an accelerator ran, profiler's steps) of a trace. Raises SpecError.
+    """Return (steps, job reads in turn, an accelerator ran, profiler's steps) of a trace. Raises SpecError.
 
-    Of several threads that ask DataLoaders, the one that asks most often.
+    Of several threads that use DataLoaders, the one with most batches counts.
     """
     asked: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     device, profiled, kept = False, 0, 0
@@ -175,8 +175,7 @@ def chrome_steps(path: Path) -> tuple[Table, bool, bool, int]:
         asked.setdefault(key, []).append((begin / 1e6, length / 1e6))
     if not asked:
         raise SpecError(
-            f"{path} holds no spans of a DataLoader",
-            "profile the loop over the DataLoader, not only the model",
+            f"{path} has no spans of a DataLoader", "profile the loop over the DataLoader, not only the model"
         )
     key = max(asked, key=lambda one: len(asked[one]))
     spans = np.array(sorted(set(asked[key])))
@@ -192,7 +191,7 @@ def _import_chrome(path: Path, out: Path, workload: str, force: bool) -> None:
     table, in_turn, device, profiled = chrome_steps(path)
     step = step_time([table], 1 if len(table) > 2 * _FEW else 0, in_turn and not device, few=_FEW)
     base = load_workload(workload) if workload else None
-    notes = ["a profiler's trace knows no files: what is read, and how, is not in it"]
+    notes = ["a profiler's trace has no files, and so no reads"]
     if profiled:
         notes.append(f"{profiled} steps of the profiler")
     seen = Observation(
@@ -210,20 +209,20 @@ def _import_chrome(path: Path, out: Path, workload: str, force: bool) -> None:
     write_steps(out / PROFILE, [table])
     typer.echo(f"{out}: {len(table)} batches")
     if step is None:
-        typer.echo(f"  {len(table)} batches are too few to say what a step takes")
+        typer.echo(f"  {len(table)} batches are too few for a step time")
         return
     most = "at most " if step.bound else ""
     typer.echo(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
     if base is None:
-        typer.echo("  no workload: a trace knows no files; --workload NAME takes the rest from that one")
+        typer.echo("  no workload: a trace has no files; --workload NAME supplies them")
         return
     made = with_step(base, step, out.name, f"imported from a trace of PyTorch's profiler, {seen.created}")
     write_whole(out / WORKLOAD, toml(made))
-    typer.echo(f"  {out / WORKLOAD}: {base.name}, but for its step time")
+    typer.echo(f"  {out / WORKLOAD}: {base.name}, with this step time")
 
 
 def with_step(base: Workload, step: StepTime, name: str, source: str) -> Workload:
-    """`base` with this step time."""
+    """Return `base` with this step time."""
     accelerator = accelerator_of(step, base.accelerator.name, base.loader.batch_size)
     sources = {**base.sources, "accelerator.step_seconds": f"{source}: {step_words(step)}"}
     return replace(base, name=name, accelerator=accelerator, sources=sources)
@@ -239,7 +238,7 @@ def _import_darshan(path: Path, out: Path, workload: str, force: bool) -> None:
     loader = darshan_reads(path)
     seen = Observation(
         created=utc_now(), how="darshan", loaders=(loader,),
-        notes=("Darshan knows no steps and no samples: a file counts as a sample",),
+        notes=("Darshan has no steps and no samples: a file counts as a sample",),
     )  # fmt: skip
     pattern = pattern_of(loader, [loader])
     recipe = recipe_of(pattern, out.name, f"imported from a log of Darshan, {seen.created}")
@@ -254,7 +253,7 @@ def _import_darshan(path: Path, out: Path, workload: str, force: bool) -> None:
         typer.echo(f"  {line}")
     typer.echo(f"  feedrate generate DIR --recipe {out / RECIPE}")
     if base is None:
-        typer.echo("  no workload: Darshan knows no steps; --workload NAME takes them from that one")
+        typer.echo("  no workload: Darshan has no steps; --workload NAME supplies them")
         return
     made = replace(
         base,
@@ -268,7 +267,7 @@ def _import_darshan(path: Path, out: Path, workload: str, force: bool) -> None:
 
 
 def darshan_reads(path: Path) -> Loader:
-    """What the log's ranks read, as if by one loader. Raises SpecError, StorageError."""
+    """Return the reads of the log's ranks, as those of one loader. Raises SpecError, StorageError."""
     with storage_errors("cannot read the log"), path.open("rb") as file:
         file.read(1)
     reduction, count = Reduction(), 0
@@ -300,7 +299,7 @@ def darshan_reads(path: Path) -> Loader:
 
 
 def _records(path: Path) -> Iterator[Any]:
-    """What `darshan_log` says of the log, in a process of its own. Raises SpecError."""
+    """Yield the lines of `darshan_log`, run as a separate process. Raises SpecError."""
     words = [sys.executable, "-m", f"{__package__}.darshan_log", os.fspath(path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
         assert reader.stdout is not None
@@ -315,12 +314,10 @@ def _records(path: Path) -> Iterator[Any]:
             raise
         status = reader.wait()
     if status == 3:
-        raise SpecError(f"{path} has no DXT: single reads are not in it", "DARSHAN_ENABLE_DXT=1 records them")
+        raise SpecError(f"{path} has no DXT, and so no single reads", "record it with DARSHAN_ENABLE_DXT=1")
     if status:
         raise _unreadable(path)
 
 
 def _unreadable(path: Path) -> SpecError:
-    return SpecError(
-        f"{path} is no log of Darshan that can be read", "darshan-parser says what is wrong with it"
-    )
+    return SpecError(f"{path} is not a readable log of Darshan", "check it with darshan-parser")

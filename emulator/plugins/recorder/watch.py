@@ -25,7 +25,7 @@ _MOST_POLLED = 256
 """Most processes whose counters are polled."""
 
 Key = tuple[int, int]
-"""A DataLoader: the process that made it, and its number there."""
+"""Key of a DataLoader: the process that made it, and its number there."""
 
 
 @dataclass(slots=True)
@@ -37,11 +37,11 @@ class _Seen:
     torch: str = ""
     workers: set[int] = field(default_factory=set)
     base: dict[str, int] = field(default_factory=dict)
-    """Counters of the process of a loader without workers, when the loader became known."""
+    """Counters of the process of a loader without workers, at the first sight of the loader."""
     untraced: int = 0
-    """Batches that were delivered while calls were not traced."""
+    """Batches delivered without tracing."""
     worked: int = 0
-    """CPU nanoseconds of the process itself while these were made or taken."""
+    """CPU nanoseconds of the process itself for these batches."""
     thread: int = 0
     """ID of the thread that marks steps, in a job that does."""
 
@@ -79,16 +79,16 @@ class Watch:
         self._rest = b""
 
     def _group(self, process: int) -> object:
-        """Return the loader of `process` or of its nearest ancestor that has one, else `process`."""
+        """Return the loader of `process` or of its nearest ancestor with one, otherwise `process`."""
         at, seen = process, 0
         while at not in self._owner and at in self.tracer.parents and seen < 64:
             at, seen = self.tracer.parents[at], seen + 1
         return self._owner.get(at, process)
 
-    # ---- What the job's processes tell.
+    # ---- Events of the job's processes.
 
     def events(self, data: bytes) -> None:
-        """Parse the next bytes of events. Bad lines count as lost: the job can write to the pipe, too."""
+        """Parse the next bytes of events. Bad lines count as lost, because the job can write to the pipe."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()[-65536:]
         for line in lines:
@@ -108,7 +108,7 @@ class Watch:
         if seen is not None:
             numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
             seen.track.add(*numbers, made=not seen.settings.auto_collation)
-            if self.traced_until or not self.traced:  # what tracing costs is not the job's
+            if self.traced_until or not self.traced:  # exclude the cost of tracing
                 seen.untraced += 1
                 seen.worked += _number(event, "d") if "d" in event else 0
 
@@ -162,7 +162,7 @@ class Watch:
             if not seen.settings.workers and not seen.base:
                 seen.base = usage(f"/proc/{key[0]}")
                 self._add_maps(key[0], key)
-            if seen.settings.marked:  # what it starts reads for its steps, too
+            if seen.settings.marked:  # its child processes also read for its steps
                 seen.thread = _number(event, "t")
                 self._owner.setdefault(key[0], key)
         for worker in event["w"]:
@@ -173,7 +173,7 @@ class Watch:
             self._watch_counters(process)
 
     def _add_maps(self, process: int, group: object) -> None:
-        """Count the files that `process` has mapped, in `group`: no call shows those of its parent."""
+        """Count the mapped files of `process` in `group`: no call shows those of its parent."""
         if self.traced:
             for path, size in _mapped_files(process):
                 self.reduction.mapped(group, path, size)
@@ -188,7 +188,7 @@ class Watch:
                 self._alive.discard(process)
 
     def end_reads(self) -> None:
-        """Keep the counters and batches up to now: reads are not seen after this."""
+        """Keep the present counters and batches, because reads are not recorded after this."""
         self.poll()
         self._seen = dict(self._used)
         self.traced_until = time.monotonic_ns() if self.traced else 0
@@ -200,7 +200,7 @@ class Watch:
         """Number of steps of the loader that has most."""
         return max((len(seen.track.rows) for seen in self.loaders.values()), default=0)
 
-    # ---- What is kept of it.
+    # ---- Results.
 
     def asynchronous(self) -> bool:
         """Return True if a loader set up io_uring or libaio, whose reads are not traced."""
@@ -234,7 +234,7 @@ class Watch:
             got, asked = np.sum([track.read for track in tracks], 0).tolist()
             counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
             free, made = used, batches
-            if batches > asked:  # what tracing costs is not the job's
+            if batches > asked:  # exclude the cost of tracing
                 free, made = _since(counters, used), batches - asked
             loader = Loader(
                 rank=tracks[0].rank,
@@ -265,7 +265,7 @@ class Watch:
         return found
 
     def _read_ahead(self, key: Key, seen: _Seen) -> Settings:
-        """Return the settings of a job that marks its steps, with the threads that read for it as workers."""
+        """Return the settings of a job that marks its steps, with its reader threads as workers."""
         readers = self.reduction.group(key).readers
         total, own = sum(readers.values()), readers[seen.thread]
         if not total or own > total / 2:
@@ -282,7 +282,7 @@ class Watch:
         return sorted({path for group in groups for path in group.paths.values()})
 
     def _give_reads_of_main(self) -> None:
-        """Without a tracer, assign files that a process opens itself to its first loader without workers."""
+        """Without a tracer, assign the opened files of a process to its first loader without workers."""
         if self.traced:
             return
         inside: dict[int, list[Key]] = {}
@@ -293,7 +293,7 @@ class Watch:
             self.reduction.move(process, keys[0])
 
     def _counters(self, keys: list[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
-        """Return the counters `used`, since the processes of the loaders `keys` began, summed over them."""
+        """Return the sum of the counters `used` since the start of the processes of the loaders `keys`."""
         total: dict[str, int] = {}
         for key in keys:
             seen = self.loaders[key]
@@ -324,7 +324,7 @@ class Watch:
 
 
 def _mapped_files(process: int) -> list[tuple[bytes, int]]:
-    """Return (path, bytes) of the readable maps of a process, without programs and libraries."""
+    """Return path and bytes of the readable maps of a process, without programs and libraries."""
     try:
         lines = Path(f"/proc/{process}/maps").read_bytes().splitlines()
     except OSError:
@@ -350,7 +350,7 @@ def _number(event: Mapping[str, Any], name: str) -> int:
     """Return an integer field of an event. Raises ValueError if it is none or out of range."""
     value = event[name]
     if not isinstance(value, int) or not 0 <= value < 2**62:
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a valid number")
     return value
 
 

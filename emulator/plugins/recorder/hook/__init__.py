@@ -1,1 +1,1 @@
-"""Code that runs inside the recorded job: this folder is put in front of its PYTHONPATH. Stdlib only."""
+"""Code that runs inside the recorded job, through its PYTHONPATH. It uses only the standard library."""

@@ -1,8 +1,7 @@
-"""Looks into a process of a recorded job: when its DataLoaders are asked for a batch, and when they have it.
+"""Watch a process of a recorded job: when its DataLoaders are asked for a batch, and when they deliver it.
 
 One event is one line of JSON into a named pipe. A line is at most PIPE_BUF bytes, so that lines of many
-processes do not mix; a full pipe loses events, which are counted, and never holds the job up. When the pipe
-is full for good, the recording is over and the process goes on without it.
+processes do not mix; a full pipe loses events, which are counted, and never blocks the job.
 
 Lines, by "k":  p  a process began      l  a loader, or its workers, are known      s  a batch was delivered
                 x  an epoch has ended   w  a worker began    u  a worker has ended  o  a file was opened
@@ -26,14 +25,14 @@ import weakref
 from typing import Any, Callable  # noqa: UP035  Python 3.8
 
 FOLDER = "FEEDRATE_RECORD"
-"""Environment variable: the folder with the pipe. Without it nothing is watched."""
+"""Environment variable with the folder of the pipe. Without it nothing is watched."""
 OPENS = "FEEDRATE_RECORD_OPENS"
-"""Environment variable: set where nobody traces system calls, so that opened files are told from here."""
+"""Environment variable that is set if system calls are not traced, to report opened files from here."""
 EVENTS = "events"
 """Name of the pipe."""
 MARK = 0x7EED0000
-"""A loader without workers reads in the process of the job. A call that does nothing, with this number and
-twice the loader's, tells whoever traces system calls when it begins to read, with 1 more when it ends."""
+"""Argument of a call without effect that marks the reads of a loader without workers in traced system calls:
+this plus twice the number of the loader at their start, and 1 more at their end."""
 
 _HIGH_FD = 400
 _MOST_LINE = 4096
@@ -44,10 +43,10 @@ _CODE = (".py", ".pyc", ".so", ".pth", ".pyd", ".egg-link", "/pyvenv.cfg")
 
 
 class _Events:
-    """The writing end of the pipe."""
+    """The write end of the pipe."""
 
     def __init__(self, path: str) -> None:
-        # For reading, too: a pipe that somebody can read from never breaks, and SIGPIPE could end the job.
+        # Also open for reading, so that writes never cause SIGPIPE, which could end the job.
         fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
         os.close(fd)
@@ -74,7 +73,7 @@ class _Events:
             self.facts(k="lost", n=lost)
 
     def close(self) -> None:
-        """Nothing more is told."""
+        """Write no more events."""
         if self.open:
             self.open = False
             os.close(self._fd)
@@ -91,7 +90,7 @@ _lock = threading.Lock()
 
 
 def install() -> Callable[[], None]:
-    """Watch this process, if the environment asks for it; gives what ends that."""
+    """Watch this process, if the environment requests it; return a function that ends that."""
     global _events, _marks
     folder = os.environ.get(FOLDER)
     if not folder or (_events is not None and _events.open):
@@ -137,7 +136,7 @@ def _rank() -> int:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the one module that is watched, so that it can be patched as soon as it has been imported."""
+    """A finder of the watched module, which patches it as soon as it has been imported."""
 
     def __init__(self) -> None:
         self._patched: Callable[[], None] = _nothing
@@ -160,7 +159,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             run(module)
             try:
                 self._patched = patch(module)
-            except Exception as error:  # noqa: BLE001  a DataLoader that this cannot watch still works
+            except Exception as error:  # noqa: BLE001  the DataLoader works without it
                 sys.stderr.write(f"feedrate record: cannot watch this PyTorch's DataLoader ({error!r})\n")
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
@@ -171,7 +170,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def patch(module: Any) -> Callable[[], None]:
-    """Watch the iterators of `module`, torch.utils.data.dataloader; gives what undoes it."""
+    """Watch the iterators of `module`, torch.utils.data.dataloader; return a function that undoes it."""
     base, worker = module._BaseDataLoaderIter, module._utils.worker
     before = (base.__init__, base.__next__, base._reset, worker._worker_loop)
     if getattr(base, "_feedrate", False):
@@ -269,18 +268,18 @@ def _begin_epoch(iterator: Any, loader: Any) -> None:
         epoch = _epochs.get(number, -1) + 1
         _epochs[number] = epoch
     iterator._feedrate_loader, iterator._feedrate_epoch, iterator._feedrate_step = number, epoch, 0
-    iterator._feedrate_asks = loader  # until it is described: a loop keeps its iterator alone
+    iterator._feedrate_asks = loader  # until it is described: a loop may keep only its iterator
 
 
 _marked: dict[int, list[int]] = {}
 
 
 def mark_step(samples: int = 1) -> None:
-    """A step of `samples` samples is over: `feedrate.mark_step(4)`, once a step, in one thread.
+    """Mark the end of a step of `samples` samples: `feedrate.mark_step(4)`, once a step, in one thread.
 
-    For jobs without a DataLoader; while they are recorded, `import feedrate` gives this module.
+    For jobs without a DataLoader; while they are recorded, `import feedrate` imports this module.
 
-    What this process reads from its first call on is for its steps. Does nothing where nobody records.
+    The reads of this process from its first call on belong to its steps. Does nothing without a recording.
     """
     global _count
     events, process, now = _events, os.getpid(), time.monotonic_ns()
@@ -305,7 +304,7 @@ def mark_step(samples: int = 1) -> None:
 
 
 def _ready(iterator: Any) -> int:
-    """1: the next batch is there already; 0: it is not; 2: this cannot be told."""
+    """Return 1 if the next batch is ready, 0 if it is not, 2 if that is unknown."""
     try:
         if not iterator._num_workers:
             return 0
@@ -322,10 +321,10 @@ def _mark(number: int) -> None:
 
 
 def _samples(iterator: Any, batch: Any) -> int:
-    """Samples of a batch, by the first dimension of the first tensor in it; 0: not known.
+    """Return the samples of a batch, from the first dimension of its first tensor; 0 if unknown.
 
-    What the dataset itself hands over is a batch if its parts are as long as each other, as columns are; else
-    it is one sample.
+    Without collation, an item of the dataset is a batch if its parts have the same length, like columns;
+    otherwise it is one sample.
     """
     if iterator._auto_collation:
         return _first_dimension(batch, 4)
@@ -350,10 +349,10 @@ def _first_dimension(value: Any, depth: int) -> int:
 
 
 def _asked_of(loader: Any) -> tuple[Any, Any]:
-    """The batch sampler and the sampler that the DataLoader asks for indices.
+    """Return the batch sampler and the sampler that give the DataLoader its indices.
 
-    With a batch sampler of the job's own, `loader.sampler` is PyTorch's default, which nobody asks. Batch
-    samplers that share out another's batches (accelerate's BatchSamplerShard) have it in `batch_sampler`.
+    With a batch sampler of the job, `loader.sampler` is PyTorch's default and unused. Batch samplers that
+    distribute the batches of another one (accelerate's BatchSamplerShard) have it in `batch_sampler`.
     """
     batching: Any = getattr(loader, "batch_sampler", None)
     while getattr(batching, "batch_sampler", None) is not None:
@@ -365,7 +364,7 @@ def _asked_of(loader: Any) -> tuple[Any, Any]:
 
 
 def _describe(iterator: Any, number: int) -> None:
-    """Tell what the loader of `iterator` is set to. Nothing of the user's is called but len()."""
+    """Report the settings of the loader of `iterator`. Of the user's code, only len() is called."""
     loader, iterator._feedrate_asks = iterator._feedrate_asks, None
     if _events is None:
         return
@@ -384,7 +383,7 @@ def _describe(iterator: Any, number: int) -> None:
     if not iterable:
         try:
             length = len(loader.dataset)
-        except Exception:  # noqa: BLE001  the job may do without it
+        except Exception:  # noqa: BLE001  the job may have no length
             length = -1
     pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
     torch = sys.modules.get("torch")
@@ -406,7 +405,7 @@ def _describe(iterator: Any, number: int) -> None:
 
 
 def _describe_device(events: _Events) -> None:
-    """Tell which accelerator this process uses, if it has begun to use one: none is woken up for it."""
+    """Report the accelerator that this process has initialised, if any."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     try:
         if cuda is not None and cuda.is_initialized():
@@ -415,14 +414,14 @@ def _describe_device(events: _Events) -> None:
         return
 
 
-# ---- Files, where nobody traces system calls.
+# ---- Files, if system calls are not traced.
 
 _inside = threading.local()
 _audited = False
 
 
 def _audit() -> None:
-    """Hear of every file that is opened. A hook of this kind stays until the process ends."""
+    """Report every opened file. An audit hook stays until the process ends."""
     global _audited
     if not _audited:
         _audited = True
@@ -433,7 +432,7 @@ def _opened(event: str, args: tuple[Any, ...]) -> None:
     if event != "open" or _events is None or not _events.open or getattr(_inside, "busy", False):
         return
     path, flags = args[0], args[2]
-    if not isinstance(path, (str, bytes)) or (isinstance(flags, int) and _holds_nothing(flags)):
+    if not isinstance(path, (str, bytes)) or (isinstance(flags, int) and _not_read(flags)):
         return
     name = os.fsdecode(path)
     if name.endswith(_CODE) or "/lib/python" in name or name.startswith(("/proc/", "/sys/", "/dev/")):
@@ -445,17 +444,17 @@ def _opened(event: str, args: tuple[Any, ...]) -> None:
         _inside.busy = False
 
 
-def _holds_nothing(flags: int) -> bool:
-    """Whether a file that is opened so cannot be read, or is empty then, as temporary files are."""
+def _not_read(flags: int) -> bool:
+    """Return True if a file opened with these flags cannot be read, or is empty like a temporary file."""
     made = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL or bool(flags & os.O_TRUNC)
     return made or flags & os.O_ACCMODE == os.O_WRONLY
 
 
 def usage(process: str) -> dict[str, int]:
-    """What the process at /proc/... has read so far; what the system does not tell is left out.
+    """Return the counters of the process at /proc/... that the system reports.
 
-    calls: bytes that read(2) and its like returned. storage: bytes that were fetched from storage. faults:
-    page faults that waited for storage. ticks: user + system time, in the kernel's ticks.
+    calls: bytes that read(2) and similar calls returned. storage: bytes fetched from storage. faults: page
+    faults that waited for storage. ticks: user + system time, in the kernel's ticks.
     """
     found: dict[str, int] = {}
     try:

@@ -1,7 +1,7 @@
-"""Python imports this at the start of every process of a recorded job; then the user's own is imported.
+"""Start the probe in every Python process of a recorded job, and then import the user's own sitecustomize.
 
-The job may run in another environment, with another Python: nothing here or in `feedrate_probe` imports
-anything beside the standard library, or is newer than Python 3.8.
+The job may run in another environment, with another Python: this module and `feedrate_probe` use only the
+standard library and Python 3.8.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 
 
 def _begin() -> None:
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  pathlib costs every process 5 ms
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  pathlib takes 5 ms
     sys.path.insert(0, here)
     try:
         importlib.import_module("feedrate_probe").install()
-    except Exception as error:  # noqa: BLE001  whatever it is, the job shall run
+    except Exception as error:  # noqa: BLE001  the job must run regardless
         sys.stderr.write(f"feedrate record: cannot look into this process ({error!r})\n")
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100
     ours = sys.modules.pop("sitecustomize", None)
