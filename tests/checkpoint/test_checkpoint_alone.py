@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, ca
     assert damaged.name in line and "checksum" in line
     result = recovered(out)
     assert (result.status, [one.number for one in result.checkpoints]) == ("incomplete", [0])
-    assert "is not what was written" in result.reason and "Incomplete" in render(result_blocks(result))
+    assert "is damaged" in result.reason and "Incomplete" in render(result_blocks(result))
 
 
 def test_another_runs_checkpoint_is_not_read_as_ones_own(job, tmp_path, capsys):

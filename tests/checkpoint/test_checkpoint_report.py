@@ -39,7 +39,7 @@ def test_the_terminal_says_means_and_each():
     text = render(result_blocks(result))
     assert answer(result) == (
         "2 ranks write a checkpoint of 2 GB in 3 s (750 MB/s) and restore it in 1 s (2 GB/s). "
-        "What is read is compared by checksum."
+        "Reads are compared by checksum."
     )
     assert "scaled to 1/100" in setting(result) and "subset" in setting(result)
     mean, each = tables(result)

@@ -141,7 +141,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(started, tmp_pa
     choices = Choices(writes=1, reads=1, pause="0s", scale="1/99999")
     job = choices.job(tmp_path / "data", tmp_path / "next")
     measure(job, Comm(), say=said.append)
-    assert "removed checkpoint-999998.dead.part: an earlier run left it unfinished" in said
+    assert "removed checkpoint-999998.dead.part, which an earlier run left unfinished" in said
     assert place.unfinished(root) == [] and len(verified(root)) == before
 
 

@@ -1,1 +1,1 @@
-"""Write and restore the checkpoints of large models."""
+"""Writing and restoring checkpoints of large models."""

@@ -1,11 +1,10 @@
-"""Write checkpoints beside a training run, in one process on each host, until it is told to stop.
+"""Noise of checkpoints: one process on each host writes them beside a training run until it is stopped.
 
     python -m emulator.plugins.checkpoint.checkpoint_noise
 
-is that process. Its job is a line of JSON on stdin. It ends when stdin does, and so also when its parent is
-killed.
+is that process. Its job is a line of JSON on stdin. It ends at EOF, and so also when its parent is killed.
 
-The ranks of the checkpointing job are threads of it: they spend their time in the kernel and in the cipher.
+The ranks of the checkpointing job are its threads, which spend their time in the kernel and in the cipher.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ class CheckpointNoise:
     model: str = "llama3-8b"
     """Name of a model."""
     scale: str = "1/1000"
-    """Share of its real sizes."""
+    """Scale of the sizes."""
     ranks: int = 8
-    """Ranks on a host: each host writes what the first `ranks` ranks of the model write."""
+    """Ranks on a host, which writes the shards of the model's first `ranks` ranks."""
     pause: float = 0.0
     """Seconds between two checkpoints."""
 
@@ -77,12 +76,12 @@ def require(text: str) -> None:
 
 
 def begin(text: str, folder: Path) -> RunningCheckpoints:
-    """Start such noise in `folder`. Raises SpecError, StorageError."""
+    """Start the noise `text` in `folder`. Raises SpecError, StorageError."""
     return RunningCheckpoints(parse_checkpoint_noise(text), folder)
 
 
 class RunningCheckpoints:
-    """The writing process of this host, from construction to `stop`. It dies with its parent."""
+    """The writing process of this host, from construction to `stop`. It ends with its parent."""
 
     def __init__(self, noise: CheckpointNoise, folder: Path) -> None:
         """Start, and wait until the first checkpoint is being written. Raises StorageError."""
@@ -100,10 +99,10 @@ class RunningCheckpoints:
             raise
 
     def stop(self) -> str:
-        """Stop it and return its JSON. Raises StorageError when it had ended before, or does not end."""
+        """Stop the process and return its JSON. Raises StorageError if it ended before, or does not end."""
         early = self._process.poll() is not None
         try:
-            out, err = self._process.finish(seconds=_STOP_SECONDS)  # it stops when its stdin ends
+            out, err = self._process.finish(seconds=_STOP_SECONDS)  # it stops at EOF of stdin
         finally:
             self.end()
         if early or self._process.returncode:
@@ -111,17 +110,17 @@ class RunningCheckpoints:
         return out
 
     def _failed(self, err: str) -> None:
-        lines = [line for line in err.splitlines() if line.strip()] or ["it ended before the run did"]
+        lines = [line for line in err.splitlines() if line.strip()] or ["it ended before the run"]
         raise StorageError(f"the checkpoints beside the run failed: {lines[-1]}")
 
     def end(self) -> None:
-        """Kill it if it runs, and remove what it left. Never raises."""
+        """Kill the process if it runs, and remove its files. Never raises."""
         self._process.end()
         _empty(self._root)
 
 
 def line(output: str) -> str:
-    """Return the checkpoints of one host as a line for people."""
+    """Describe the checkpoints of one host in a line."""
     done: dict[str, Any] = json.loads(output)
     seconds = [float(checkpoint["seconds"]) for checkpoint in done["checkpoints"]]
     size = show_bytes(done["bytes"])
@@ -135,7 +134,7 @@ def line(output: str) -> str:
 
 
 def _empty(root: Path) -> None:
-    """Remove the checkpoints in `root`, and `root` itself if that leaves it empty. Never raises."""
+    """Remove the checkpoints in `root`, and `root` itself if it is empty then. Never raises."""
     with suppress(FeedrateError, OSError):
         if not root.is_dir():
             return
@@ -144,7 +143,7 @@ def _empty(root: Path) -> None:
             for number in place.complete(root):
                 place.remove(root / place.folder_name(number))
         place.leave(root)
-        root.parent.rmdir()  # OSError: another host's is in it
+        root.parent.rmdir()  # OSError if it has the folder of another host
 
 
 def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> dict[str, Any]:
@@ -190,7 +189,7 @@ def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> di
 
 
 def main() -> int:
-    """Run the writing process; returns its exit status. JSON goes to stdout, an error to stderr."""
+    """Run the writing process and return its exit status. JSON goes to stdout, an error to stderr."""
     job = json.loads(sys.stdin.readline() or "{}")
     if not job:
         return 0
@@ -200,7 +199,7 @@ def main() -> int:
         stop.set()
 
     def watch_stdin() -> None:
-        while os.read(0, 1):  # not sys.stdin: its lock would be held when the interpreter ends
+        while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
             pass
         stop.set()
 

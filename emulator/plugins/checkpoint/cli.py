@@ -29,22 +29,22 @@ from emulator.units import show_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The options that say what is written and read; from Python the same."""
+    """The options that define the job, from the command line and from Python."""
 
-    model: Annotated[str, typer.Option("--model", "-m", help="Name or TOML file; see --models.")] = (
+    model: Annotated[str, typer.Option("--model", "-m", help="Model name or TOML file; see --models.")] = (
         "llama3-8b"
     )
     subset: Annotated[
         bool, typer.Option("--subset", help="Write the shards of the first 8 ranks (one host).")
     ] = False
-    scale: Annotated[str, typer.Option(help="Scale of the sizes: 1/1000.")] = "1"
+    scale: Annotated[str, typer.Option(help="Scale of the sizes, such as 1/1000.")] = "1"
     writes: Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")] = None
     reads: Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")] = None
     pause: Annotated[str | None, typer.Option(help="Time between two checkpoints; default 5s.")] = None
     settings: options.Settings = None
     keep: Annotated[bool, typer.Option("--keep", help="Leave the checkpoints in DIR.")] = False
     shift: Annotated[
-        bool, typer.Option("--shift", help="Read back on another host than the one that wrote.")
+        bool, typer.Option("--shift", help="Read each shard on another host than its writer's.")
     ] = False
     label: options.Label = ""
     rules: options.RulesName = ""
@@ -89,7 +89,7 @@ def checkpoint(
         return
     if folder is None:
         raise SpecError(
-            "checkpoint needs a folder on the storage", "feedrate checkpoint --models lists models"
+            "checkpoint needs a folder on the storage", "list models with feedrate checkpoint --models"
         )
     job = choices.job(folder, out or options.default_out("checkpoint"), options.command_line())
     if dry_run:

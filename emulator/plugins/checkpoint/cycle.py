@@ -1,4 +1,4 @@
-"""Run a checkpoint job on all ranks; rank 0 completes the checkpoints and the result."""
+"""Run a checkpoint job on all ranks, of which rank 0 commits checkpoints and writes the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import show_bytes, show_rate, show_seconds
 
 MOST_RESIDENT = 0.01
-"""Share of pages in the page cache before a cold read above which the read is flagged."""
+"""Share of pages in the page cache before a cold read, above which the read is flagged."""
 
 Direction = Literal["write", "read"]
 Value = TypeVar("Value")
@@ -37,17 +37,17 @@ Value = TypeVar("Value")
 def measure(
     job: CheckpointJob, world: Comm, *, force: bool = False, say: Callable[[str], None] = live.say
 ) -> RunResult | None:
-    """Write and read as the job says, write OUT, and return the result on rank 0 (None elsewhere).
+    """Write and read the checkpoints of `job`, write OUT, and return the result on rank 0, None on others.
 
-    Collective over `world`: when a rank fails, every rank ends and the first one that failed says why.
-    `say` gets each line on rank 0.
+    Collective over `world`: when a rank fails, it reports why, and all ranks end. `say` prints lines on
+    rank 0.
     """
-    job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
+    job = replace(job, out=world.bcast(job.out))  # its default has the time of rank 0
     first = world.rank == 0
     agreed(world, lambda: check(job, world.size, force) if first else None)
     hosts, memory = hosts_of(world)
     agreed(world, lambda: job.rules.require(planned(job, hosts, memory)) if first else None)
-    # The folder of checkpoints comes before OUT: a run that is refused leaves nothing behind.
+    # Lock the folder of checkpoints before OUT is made, so that a refused run leaves nothing.
     with guarded(world, job.out), entered(world, partial(place.locked, job.root) if first else None):
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
 
@@ -86,11 +86,11 @@ def checkpoint_of(
     reports: Sequence[Report],
     commit_seconds: float = 0.0,
 ) -> Checkpoint:
-    """Sum up one write or read from its ranks' reports.
+    """Combine the ranks' reports of one write or read.
 
-    MLPerf Storage v2.0, rules 2.2.3: duration is the maximum over the processes, throughput the minimum; a
-    process's throughput is the size of the whole checkpoint / its own duration (DLIO 2.0, statscounter.py).
-    With equal ranks that is ranks x the slowest rank's own rate.
+    MLPerf Storage v2.0, rules 2.2.3: duration is the maximum over the processes, throughput the minimum; the
+    throughput of a process is the size of the whole checkpoint / its duration (DLIO 2.0, statscounter.py).
+    For equal ranks that is ranks x the rate of the slowest rank.
     """
     size, pages = sum(report.size for report in reports), sum(report.pages_sampled for report in reports)
     slowest = max(range(len(reports)), key=lambda rank: reports[rank].seconds)
@@ -120,9 +120,9 @@ class _Turn:
     """Number of this write or read, from 1."""
     doing: str
     size: int
-    """Bytes that this rank has to move."""
+    """Bytes of this rank."""
     done_before: int
-    """Bytes that this rank had moved before."""
+    """Bytes that this rank has moved in earlier turns."""
     began: float
 
 
@@ -140,7 +140,7 @@ class _Session:
     """Result folder OUT, on rank 0."""
     say: Callable[[str], None]
     written: list[int] = field(default_factory=list)
-    """Numbers of the checkpoints that this run wrote."""
+    """Numbers of the checkpoints of this run."""
     turn: _Turn | None = None
     """The write or read in progress."""
 
@@ -148,14 +148,14 @@ class _Session:
         self._begin = time.monotonic()
 
     def now(self) -> Now:
-        """Return the progress as rank 0 sees it. Called by a thread beside the run."""
+        """Return the progress of rank 0. Another thread calls this."""
         io, turn = self.job.model.io, self.turn
         every, seconds = io.writes + io.reads, time.monotonic() - self._begin
         found = self.record.result.checkpoints if self.record else ()
         rate = left = None
         if turn is not None:
             moved, spent = self.io.done - turn.done_before, time.monotonic() - turn.began
-            going = 0 < moved < turn.size and spent > 0  # afterwards it rests, as a training computes
+            going = 0 < moved < turn.size and spent > 0  # afterwards it pauses, like a training that computes
             rate = moved / spent * self.world.size if going else None
             mean = sum(item.seconds for item in found) / len(found) if found else 0.0
             share = moved / turn.size if turn.size else 0.0
@@ -174,7 +174,7 @@ class _Session:
         )
 
     def _take_turn(self, direction: Direction, number: int) -> None:
-        """Note for `now` that the next write or read begins."""
+        """Record for `now` that the next write or read begins."""
         size = sum(shard.size for shard in self.job.shards(self.world.size, self.world.rank))
         doing = f"{direction} {place.folder_name(number)}, {show_bytes(self.job.total(self.world.size))}"
         before = self.turn.place if self.turn else 0
@@ -184,7 +184,7 @@ class _Session:
         job, io = self.job, self.job.model.io
         self._seed: int = self.world.bcast(secrets.randbits(62))
         for name in self._on_first(lambda: place.clean(job.root)) or []:
-            self.say(f"removed {name}: an earlier run left it unfinished")
+            self.say(f"removed {name}, which an earlier run left unfinished")
         known: list[int] = self.world.bcast(self._on_first(lambda: place.complete(job.root)))
         first = known[-1] + 1 if known else 0
         try:
@@ -240,7 +240,7 @@ class _Session:
             files, report, began = self._timed(write)
             gathered: list[tuple[tuple[WrittenFile, ...], Report]] = world.gather((files, report))
             seconds = self._on_first(commit)
-        except Quiet:  # all ranks have stopped: nothing stays of a checkpoint that could not be written
+        except Quiet:  # all ranks have stopped: remove the incomplete checkpoint
             if world.rank == 0:
                 place.remove(part)
             raise
@@ -251,7 +251,7 @@ class _Session:
         job, world = self.job, self.world
         self._take_turn("read", number)
         marker = agreed(world, lambda: self._marker(number), job.out)
-        # With --shift each rank reads what the rank wrote that stands as many places after it as a host has.
+        # With --shift each rank reads the files of the rank that is one host's ranks after it.
         shift = self.hosts.count(self.hosts[0]) if job.shift else 0
         files = marker.files[(world.rank + shift) % world.size]
 
@@ -281,7 +281,7 @@ class _Session:
     def _timed(
         self, action: Callable[[ReadStats], tuple[WrittenFile, ...]]
     ) -> tuple[tuple[WrittenFile, ...], Report, float]:
-        """Run `action` on all ranks at once; return its files, its cost here, and when it began."""
+        """Run `action` on all ranks at once; return its files, its report for this rank, and its start."""
         self.world.barrier(STEP_POLL)
         begin, cpu = time.monotonic(), cpu_seconds()
 
@@ -307,8 +307,8 @@ class _Session:
             return
         checkpoint = checkpoint_of(direction, number, len(set(self.hosts)), began, reports, commit_seconds)
         flags = [flag for flag in self.record.result.flags if flag.name != "page-cache"]
-        found = (*self.record.result.checkpoints, checkpoint)
-        resident = max(checkpoint.resident_share or 0.0 for checkpoint in found)
+        checkpoints = (*self.record.result.checkpoints, checkpoint)
+        resident = max(made.resident_share or 0.0 for made in checkpoints)
         if resident > MOST_RESIDENT:
             flags.append(
                 Flag(
@@ -319,12 +319,12 @@ class _Session:
                     "before they were read back.",
                 )
             )
-        self.record.update(checkpoints=found, flags=tuple(flags))
+        self.record.update(checkpoints=checkpoints, flags=tuple(flags))
         self.say(
             f"{direction:5} {place.folder_name(number)}: {show_bytes(checkpoint.bytes)} in "
             f"{show_seconds(checkpoint.seconds)}, {show_rate(checkpoint.bytes_per_second)}"
         )
 
     def _on_first(self, action: Callable[[], Value]) -> Value | None:
-        """Return `action()` on rank 0, None elsewhere; its error ends all ranks."""
+        """Return `action()` on rank 0, None on others; its error ends all ranks."""
         return agreed(self.world, lambda: action() if self.world.rank == 0 else None, self.job.out)

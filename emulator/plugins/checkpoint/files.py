@@ -1,18 +1,16 @@
-"""Store checkpoints in a folder so that none looks complete before it is, and damage is found on reading.
+"""Checkpoints in a folder, which are committed atomically and checked for damage when they are read.
 
-    DIR/feedrate-checkpoints/checkpoint-000007/              complete: all files and the marker, on the disk
-    DIR/feedrate-checkpoints/checkpoint-000008.4f1c.part/    being written, or left by a run that was killed
+    DIR/feedrate-checkpoints/checkpoint-000007/              complete: all files and the marker are durable
+    DIR/feedrate-checkpoints/checkpoint-000008.4f1c.part/    being written, or left by a killed run
 
 A checkpoint is written into a `.part` folder. When every rank has synced its files, rank 0 writes the marker
-`checkpoint.json` with every file's name, size and checksum, syncs it and the folder, and renames the folder:
-one atomic step. It is removed the other way round: renamed to `.part` first. So at any moment a checkpoint is
-complete or has a name that says that it is not, whichever process is killed; the next run removes
-such leftovers.
+`checkpoint.json` with every file's name, size and checksum, syncs it and the folder, and atomically renames
+the folder. To remove a checkpoint, it is renamed to `.part` first. So an incomplete checkpoint always has a
+`.part` name, whichever process is killed; the next run removes it.
 
-The bytes of a file are AES-128 in counter mode, keyed by run, checkpoint, rank and file: no storage can
-compress or deduplicate them. A few threads each fill a block, take its checksum while it is in the
-processor's cache, and write it: requests of a rank overlap, and a shard of any size goes through the same few
-buffers.
+The bytes of a file are AES-128 in counter mode, keyed by run, checkpoint, rank and file, so that no storage
+can compress or deduplicate them. A few threads each fill a block, compute its checksum while it is in the CPU
+cache, and write it: requests of a rank overlap, and a shard of any size uses the same few buffers.
 """
 
 from __future__ import annotations
@@ -49,23 +47,23 @@ _LOCK = ".lock"
 _COMPLETE = re.compile(r"checkpoint-(\d{6,})")
 _UNFINISHED = re.compile(rf"checkpoint-\d{{6,}}\.[\w-]+{re.escape(PART)}")
 _OWNER = "owner.json"
-"""Names the writer of an unfinished checkpoint. A folder without it is not ours."""
+"""File with the writer of an unfinished checkpoint. A folder without it is not feedrate's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """One file of a complete checkpoint, as its marker lists it."""
+    """One file of a complete checkpoint, as in its marker."""
 
     name: str
     size: int
     """Bytes."""
     crc: int
-    """CRC-32 of all of them."""
+    """CRC-32 of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """The contents of checkpoint.json, which makes a checkpoint complete."""
+    """The content of checkpoint.json, which makes a checkpoint complete."""
 
     model: str
     """Name of the model."""
@@ -74,9 +72,9 @@ class Marker:
     data: int
     """Copies of the model: its data parallelism."""
     scale: str
-    """Share of the real sizes, as a fraction."""
+    """Scale of the sizes, as a fraction."""
     seed: int
-    """Seed of its bytes."""
+    """Seed of the bytes."""
     files: tuple[tuple[WrittenFile, ...], ...]
     """The files of each rank."""
 
@@ -93,9 +91,9 @@ def folder_name(number: int) -> str:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Make the folder and hold its lock, so that no other run writes there.
+    """Make the folder and hold its lock during the body.
 
-    Raises SpecError when another run is in it, StorageError.
+    Raises SpecError if another run holds the lock, StorageError.
     """
     with storage_errors("cannot make the folder of checkpoints"):
         try:
@@ -116,12 +114,12 @@ def complete(root: Path) -> list[int]:
 
 
 def unfinished(root: Path) -> list[Path]:
-    """Return the folders that killed runs left behind. Raises StorageError."""
+    """Return the folders of killed runs. Raises StorageError."""
     return [root / name for name in _names(root) if _UNFINISHED.fullmatch(name)]
 
 
 def _names(root: Path) -> list[str]:
-    with storage_errors("cannot look into the folder of checkpoints"):
+    with storage_errors("cannot list the folder of checkpoints"):
         try:
             return sorted(path.name for path in root.iterdir())
         except FileNotFoundError:
@@ -129,7 +127,7 @@ def _names(root: Path) -> list[str]:
 
 
 def begin(root: Path, number: int, run: str) -> Path:
-    """Make the empty folder that checkpoint `number` is written into. Raises StorageError."""
+    """Make the folder for writing checkpoint `number`. Raises StorageError."""
     part = root / f"{folder_name(number)}.{run}{PART}"
     with storage_errors("cannot begin a checkpoint"):
         part.mkdir()
@@ -141,7 +139,7 @@ def begin(root: Path, number: int, run: str) -> Path:
 def commit(part: Path, number: int, marker: Marker) -> None:
     """Turn the folder `part` into the complete checkpoint `number`. Raises StorageError.
 
-    All files of all ranks must be on the disk.
+    All files of all ranks must be durable.
     """
     write_whole(part / MARKER, json.dumps(to_plain(marker, named=True)) + "\n")
     with storage_errors("cannot complete the checkpoint"):
@@ -159,15 +157,15 @@ def read_marker(root: Path, number: int) -> Marker:
         raise DatasetError(error.what, "the checkpoint is damaged") from None
     for name in (file.name for files in marker.files for file in files):
         if not re.fullmatch(r"[\w-]+", name):
-            raise DatasetError(f"{path} names a file {name!r}", "the checkpoint is damaged")
+            raise DatasetError(f"{path} lists a file {name!r}", "the checkpoint is damaged")
     return marker
 
 
 def remove(path: Path) -> None:
     """Remove a checkpoint, complete or not. It is renamed first, so that it never looks complete.
 
-    It stays when something in it is not ours: when it says neither what it holds nor who writes it, or holds
-    other things than files, or files of other sizes. Raises StorageError.
+    It stays if it may not be feedrate's: if it has neither a marker nor a writer, or anything but regular
+    files, or files of other sizes. Raises StorageError.
     """
     with storage_errors("cannot remove a checkpoint"):
         try:
@@ -175,7 +173,7 @@ def remove(path: Path) -> None:
             if held is None:
                 return
             if not path.name.endswith(PART):
-                (path / _OWNER).write_bytes(Owner.me().line())  # for when this is cut off
+                (path / _OWNER).write_bytes(Owner.me().line())  # in case this is interrupted
                 path = path.rename(path.with_name(f"{path.name}.removed{PART}"))
                 sync_folder(path.parent)
             for name in held:
@@ -187,13 +185,13 @@ def remove(path: Path) -> None:
 
 
 def _own(path: Path) -> list[str] | None:
-    """Return the files of a checkpoint's folder; None when some of them are not ours. Raises OSError."""
+    """Return the files of a checkpoint's folder; None if some may not be feedrate's. Raises OSError."""
     files = list(path.iterdir())
     if not all(file.is_file() and not file.is_symlink() for file in files):
         return None
     names = {file.name for file in files} - {_OWNER}
     if not names and not any(file.stat().st_size for file in files):
-        return []  # cut off when it was begun, or nearly gone: nothing is in it
+        return []  # begun or almost removed, and then interrupted: it is empty
     if (path / _OWNER).is_file() and Owner.read((path / _OWNER).read_bytes()) is not None:
         return sorted(names)
     try:
@@ -208,7 +206,7 @@ def _own(path: Path) -> list[str] | None:
 
 
 def clean(root: Path) -> list[str]:
-    """Remove what killed runs left behind, and return the names. Raises StorageError."""
+    """Remove the folders of killed runs, and return their names. Raises StorageError."""
     found = unfinished(root)
     for path in found:
         remove(path)
@@ -216,7 +214,7 @@ def clean(root: Path) -> list[str]:
 
 
 def leave(root: Path) -> None:
-    """Remove the folder if it holds nothing but the lock. Never raises."""
+    """Remove the folder if it has nothing but the lock. Never raises."""
     try:
         if _names(root) == [_LOCK]:
             (root / _LOCK).unlink()
@@ -226,22 +224,22 @@ def leave(root: Path) -> None:
 
 
 class ShardIO:
-    """The I/O threads and buffers of a rank, which every block reuses. A context manager."""
+    """The I/O threads and buffers of a rank, which all blocks share. A context manager."""
 
     def __init__(self, workers: int, block_bytes: int) -> None:
         self.block_bytes = block_bytes
         self.done = 0
-        """Bytes of all blocks that were read or written so far."""
+        """Bytes of all blocks read or written so far."""
         self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         for _ in range(workers):
             buffer = aligned_buffer(block_bytes + max(SLACK, BLOCK_BYTES))
-            _fill(buffer, block_bytes, bytes(32), 0)  # its pages and the cipher exist before time counts
+            _fill(buffer, block_bytes, bytes(32), 0)  # touch its pages, and load the cipher
             self._buffers.put(buffer)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="checkpoint")
 
     @contextmanager
     def buffer(self) -> Iterator[memoryview]:
-        """Lend a buffer that holds a block and its padding."""
+        """Lend a buffer with room for a block and its padding."""
         buffer = self._buffers.get()
         try:
             yield buffer
@@ -249,9 +247,9 @@ class ShardIO:
             self._buffers.put(buffer)
 
     def each_block(self, size: int, action: Callable[[int, int], int]) -> int:
-        """Call `action(offset, length)` on every block of `size` bytes; join the checksums it returns.
+        """Call `action(offset, length)` on every block of `size` bytes; combine the returned checksums.
 
-        The first error ends it: blocks that have not begun are left out. Raises what `action` does.
+        After the first error, blocks that have not begun are skipped. Raises as `action` does.
         """
         blocks = [(at, min(self.block_bytes, size - at)) for at in range(0, size, self.block_bytes)]
         waiting = [self._pool.submit(action, at, length) for at, length in blocks]
@@ -263,7 +261,7 @@ class ShardIO:
         except BaseException:
             for future in waiting:
                 future.cancel()
-            wait(waiting)  # nothing may still write to a file that is being given up
+            wait(waiting)  # no thread may write to the file after this
             raise
         return crc32_join((crc, length) for crc, (_, length) in zip(sums, blocks, strict=True))
 
@@ -277,11 +275,11 @@ class ShardIO:
 
 
 class Cancelled(Exception):
-    """Writing was stopped by the caller."""
+    """The caller stopped the write."""
 
 
 def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
-    """Return an AES key that no other file of any run or checkpoint has. 32 bytes."""
+    """Return an AES key of 32 bytes that is unique to the file, checkpoint and run."""
     return hashlib.sha256(f"feedrate checkpoint {seed} {number} {rank} {name}".encode()).digest()
 
 
@@ -290,7 +288,7 @@ def write_shard(
 ) -> WrittenFile:
     """Write one file and sync it before it gets its name.
 
-    `stopped` is asked before each block. Raises StorageError, Cancelled.
+    `stopped` is called before each block. Raises StorageError, Cancelled.
     """
     path = folder / shard.name
     try:
@@ -323,16 +321,16 @@ def _fill(buffer: memoryview, length: int, key: bytes, block: int) -> int:
 
 
 def read_shard(storage: PosixStorage, folder: str, written: WrittenFile, io: ShardIO) -> None:
-    """Read one file whole and compare it with what was written.
+    """Read one whole file and compare its checksum.
 
-    Raises DatasetError when a byte differs or is missing, StorageError when it cannot be read.
+    Raises DatasetError if a byte differs or is missing, StorageError if it cannot be read.
     """
     path = storage.root / folder / written.name
     if not path.is_file():
         raise _damaged(path, "it is missing")
     with storage.open(f"{folder}/{written.name}") as blob:
         if blob.size != written.size:
-            raise _damaged(path, f"it has {blob.size} bytes, {written.size} were written")
+            raise _damaged(path, f"it has {blob.size} bytes, but {written.size} were written")
 
         def read(at: int, length: int) -> int:
             with io.buffer() as buffer:
@@ -343,10 +341,8 @@ def read_shard(storage: PosixStorage, folder: str, written: WrittenFile, io: Sha
 
         crc = io.each_block(written.size, read)
     if crc != written.crc:
-        raise _damaged(path, f"its checksum is {crc:08x}, {written.crc:08x} was written")
+        raise _damaged(path, f"its checksum is {crc:08x}, but {written.crc:08x} was written")
 
 
 def _damaged(path: Path, why: str) -> DatasetError:
-    return DatasetError(
-        f"{path} is not what was written: {why}", "the storage lost or changed it, or somebody else did"
-    )
+    return DatasetError(f"{path} is damaged: {why}", "the storage or another program changed it")

@@ -1,4 +1,4 @@
-"""A checkpoint job: its options, its plan, its checks before anything is written, and its empty result."""
+"""A checkpoint job: its options, its plan, its checks, and its empty result."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ HOST_RANKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointJob:
-    """A model to be checkpointed in a folder."""
+    """A model to checkpoint in a folder."""
 
     folder: Path
     """Folder on the storage."""
     model: CheckpointModel
     subset: bool
-    """True when the ranks are the first of those published, and write what those write."""
+    """True if the ranks are only the first ranks of the published job, with their shards."""
     scale: Fraction
-    """Share of the real sizes."""
+    """Scale of the sizes."""
     keep: bool
-    """Leave the checkpoints of this run where they are."""
+    """Keep the checkpoints of this run."""
     shift: bool
-    """Each rank reads what a rank of the next host wrote, so that no client's cache can serve."""
+    """Have each rank read the files of a rank of the next host, so that no client cache can serve them."""
     out: Path
     command: tuple[str, ...]
-    """The command line that repeats it."""
+    """The command line that repeats the job."""
     label: str = ""
-    """A name for the result, for people."""
+    """A name for the result, for its readers."""
     rules: Rules = NO_RULES
-    """The rules by which the result is to be valid."""
+    """The rules that the result has to meet."""
 
     @property
     def root(self) -> Path:
@@ -53,7 +53,7 @@ class CheckpointJob:
         return self.folder / FOLDER
 
     def data(self, ranks: int) -> int:
-        """Return the copies of the model. Raises SpecError when `ranks` ranks cannot hold it."""
+        """Return the number of copies of the model. Raises SpecError if `ranks` ranks cannot hold it."""
         return data_parallel(self.model, ranks, self.subset)
 
     def shards(self, ranks: int, rank: int) -> tuple[Shard, ...]:
@@ -66,12 +66,12 @@ class CheckpointJob:
 
     @property
     def usual_ranks(self) -> int:
-        """Ranks that are started unless -n says otherwise."""
+        """Default number of ranks."""
         published = self.model.parallelism.ranks
         return min(HOST_RANKS, published) if self.subset else published
 
     def lines(self, ranks: int) -> Iterator[str]:
-        """Yield the plan of a run of `ranks` ranks, for people. Raises SpecError."""
+        """Yield the plan of a run of `ranks` ranks as lines. Raises SpecError."""
         model, io, size = self.model, self.model.io, self.total(ranks)
         files = [self.shards(ranks, rank) for rank in range(ranks)]
         sums = [sum(shard.size for shard in shards) for shards in files]
@@ -86,7 +86,7 @@ class CheckpointJob:
 
 
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
-    """Refuse what cannot work, before anything is written. Raises SpecError, StorageError."""
+    """Raise SpecError or StorageError if the job cannot work, before anything is written."""
     size = job.total(ranks)
     check_out(job.out, force)
     if not job.folder.is_dir():
@@ -105,7 +105,7 @@ def empty_result(
 ) -> RunResult:
     """Return the result without checkpoints. Raises SpecError.
 
-    `hosts` has the host of every rank, `memory` each one's bytes.
+    `hosts` has the host of every rank, `memory` the bytes of each host.
     """
     departed = departures(job, len(hosts), len(set(hosts)))
     sentence = "Not by MLPerf Storage's rules: " + "; ".join(departed) + "."
@@ -140,9 +140,9 @@ def empty_result(
 
 
 def planned(job: CheckpointJob, hosts: Sequence[str], memory: Mapping[str, int]) -> RunResult:
-    """Return the result to be, with NaN for what will be measured. Raises SpecError.
+    """Return the planned result, with NaN for measured figures. Raises SpecError.
 
-    `hosts` has the host of every rank, `memory` each one's bytes.
+    `hosts` has the host of every rank, `memory` the bytes of each host.
     """
     io, unknown = job.model.io, math.nan
     made = Checkpoint(
@@ -162,7 +162,7 @@ def planned(job: CheckpointJob, hosts: Sequence[str], memory: Mapping[str, int])
 
 
 def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
-    """Return how a run on `hosts` hosts departs from MLPerf Storage v2.0's rules for CLOSED, as sentences."""
+    """Return the deviations of a run on `hosts` hosts from MLPerf Storage v2.0's rules for CLOSED."""
     io, spread = job.model.io, job.model.parallelism
     wanted = HOST_RANKS if job.subset else spread.ranks
     sentences = {

@@ -1,4 +1,4 @@
-"""Show a result of kind `checkpoint` as a sentence, tables and a figure."""
+"""The report of checkpoints: a sentence, tables and a figure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _by_direction(result: RunResult) -> dict[str, list[Checkpoint]]:
 
 
 def answer(result: RunResult) -> str:
-    """Return how long a checkpoint takes to write and to restore, as a sentence."""
+    """Return the times to write and to restore a checkpoint, in one sentence."""
     parts: list[str] = []
     for direction, found in _by_direction(result).items():
         seconds = fmean(made.seconds for made in found)
@@ -33,14 +33,14 @@ def answer(result: RunResult) -> str:
         return "No checkpoint was completed."
     first = result.checkpoints[0]
     ranks = "1 rank" if first.ranks == 1 else f"{first.ranks:,} ranks"
-    compared = " What is read is compared by checksum." if result.loader == "checkpoint" else ""
+    compared = " Reads are compared by checksum." if result.loader == "checkpoint" else ""
     return f"{ranks} {' and '.join(parts)}.{compared}"
 
 
 def setting(result: RunResult) -> str:
-    """Return where and how it was written and read, in one line."""
+    """Return the place and settings of the checkpoints, in one line."""
     scale = str(result.workload.get("scale", "1"))
-    if result.storage.get("direct") is None:  # imported: its documents do not tell
+    if result.storage.get("direct") is None:  # imported, without this information
         return f"{result.loader} checkpoints" + (" · subset" if result.workload.get("subset") else "")
     parts = [
         str(result.dataset.get("path", "")),
@@ -53,7 +53,7 @@ def setting(result: RunResult) -> str:
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
-    """Return two tables: means over all writes and all reads, and each write and read."""
+    """Return tables of the means over all writes and all reads, and of each write and read."""
     if not result.checkpoints:
         return ()
     columns = (
@@ -78,7 +78,7 @@ def tables(result: RunResult) -> tuple[Table, ...]:
 
 
 def _row(name: str, found: Sequence[Checkpoint]) -> tuple[Cell, ...]:
-    """Return a row of arithmetic means. Rates too are averaged arithmetically, as MLPerf Storage does."""
+    """Return a row of arithmetic means, also of rates, as MLPerf Storage does."""
     shares = [made.resident_share for made in found if made.resident_share is not None]
     writes = found[0].direction == "write"
     return (
@@ -94,7 +94,7 @@ def _row(name: str, found: Sequence[Checkpoint]) -> tuple[Cell, ...]:
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
-    """Return a figure with the bytes/s of each checkpoint; none when there are fewer than two."""
+    """Return a figure with the bytes/s of each checkpoint; none if there are fewer than two."""
     if len(result.checkpoints) < 2:
         return ()
     marks: list[Mark] = []
@@ -110,7 +110,7 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
     figure = Figure(
         name="checkpoints",
         title="Checkpoints written and read",
-        caption="All ranks together, by the slowest one. Left to right in the order they were made.",
+        caption="Rate of all ranks, set by the slowest one. Left to right in chronological order.",
         x=Axis(title="checkpoint", low=0.5, high=count + 0.5, whole=True),
         y=rate_axis(most * 1.15, show_rate),
         marks=tuple(marks),
@@ -125,5 +125,5 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
 
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
-    """Return everything for the page of another result."""
+    """Return tables and figures for the page of another result."""
     return tables(result), figures(result)

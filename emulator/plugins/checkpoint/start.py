@@ -1,4 +1,4 @@
-"""Start a checkpoint run: here, or as the ranks that mpirun has started."""
+"""Start a checkpoint run with mpirun, or join one as a rank."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from emulator.run.world import world
 from emulator.units import counted
 
 _SWEEP_SECONDS_OF_FAILED_STORAGE = 1.0
-"""Seconds that removing leftovers may take after the storage has failed: it may hang."""
+"""Time limit for the removal of leftovers after the storage has failed, because it may hang."""
 
 
 def run_checkpoint(
     job: CheckpointJob, words: Sequence[str], ranks: int | None = None, *, force: bool = False
 ) -> RunResult | None:
-    """Run `job` and return its result (under mpirun: on rank 0, None elsewhere).
+    """Run `job` and return its result; under mpirun on rank 0, None on others.
 
-    Otherwise `ranks` ranks of `feedrate WORDS` are started here (None: as many as the model has). Raises
-    FeedrateError for what can be seen beforehand, Quiet after an error that a rank has reported.
+    Otherwise this starts `ranks` ranks of `feedrate WORDS` (None for as many as the model has). Raises
+    FeedrateError before the start, Quiet after an error that a rank has reported.
     """
     if started_by_mpi():
         return cycle.measure(job, world(expected=ranks), force=force)
@@ -39,7 +39,7 @@ def run_checkpoint(
     status = launch(ranks, words, job.out, Preload(rank_server, [cycle]))
     if not status:
         return read_result(job.out)
-    if status != SpecError.exit_code:  # a run that was refused has left nothing
+    if status != SpecError.exit_code:  # a refused run has left nothing
         lines: list[str] = []
         failed = status == StorageError.exit_code
         seconds = _SWEEP_SECONDS_OF_FAILED_STORAGE if failed else storage_timeout(words)
@@ -50,7 +50,7 @@ def run_checkpoint(
 
 
 def sweep_up(job: CheckpointJob) -> list[str]:
-    """Remove what killed ranks left unfinished, and return what was done as sentences. Never raises."""
+    """Remove unfinished checkpoints of killed ranks, and return messages. Never raises."""
     try:
         with place.locked(job.root):
             gone = [f"removed {name}, which was unfinished" for name in place.clean(job.root)]
