@@ -126,7 +126,7 @@ def test_a_flipped_bit_is_found_in_the_columns_that_are_read(clicks):
     index.check(read, pieces(clicks))
     broken = bytearray(clicks)
     broken[index.checked(read)[7].offset + 100] ^= 1
-    with pytest.raises(DatasetError, match=r"a\.parquet: a page is not what was written.*CRC"):
+    with pytest.raises(DatasetError, match=r"a\.parquet: a damaged page.*CRC"):
         index.check(read, pieces(bytes(broken)))
 
 
@@ -141,7 +141,7 @@ def test_encodings_are_lists_of_fixed_size():
 def test_what_does_not_fit_is_one_line(clicks):
     with pytest.raises(DatasetError, match=r"no column 'feature_200', which access\.columns names"):
         index_of(clicks, 450, ("feature_200",))
-    with pytest.raises(DatasetError, match="450 rows where the manifest says 460"):
+    with pytest.raises(DatasetError, match="450 rows, but the manifest says 460"):
         index_of(clicks, 460, ())
     with pytest.raises(DatasetError, match="its footer is missing"):
         index_of(clicks[:-100], 450, ())

@@ -58,7 +58,7 @@ def test_fio_writes_into_that_folder_or_is_not_started(name, tmp_path, monkeypat
         setting = Setting(folder=folder, file_bytes=2**20, direct=False, seconds=1)
     except SpecError as error:
         assert "\n" not in str(error) and "\x1b" not in str(error)
-        assert "fio cannot take" in str(error)
+        assert "fio cannot use" in str(error)
     else:
         run_fio(layout_file(setting, 2))
         assert files_below(folder) == {folder / "job0.dat", folder / "job1.dat"}
@@ -70,14 +70,14 @@ def test_a_folder_whose_name_is_an_option_of_fio_runs_nothing(tmp_path):
     folder = tmp_path / "evil\nexec_prerun=touch PWNED" / "ds"
     folder.mkdir(parents=True)
     done = feedrate("baseline", folder, "--quick", "--size", "1MiB", "--out", tmp_path / "out", cwd=tmp_path)
-    assert done.status == 2 and "fio cannot take the folder" in done.one_line()
+    assert done.status == 2 and "fio cannot use the folder" in done.one_line()
     assert [path.name for path in tmp_path.iterdir()] == [folder.parent.name] and not any(folder.iterdir())
 
 
 @pytest.mark.parametrize("name", ["-p", "--conf=/etc/passwd", "a\nb", "\x1b[31m"], ids=ascii)
 def test_names_in_ceph_are_no_options(name, tmp_path):
     for names in ({"pool": name}, {"pool": "p", "user": name}):
-        with pytest.raises(SpecError, match="is no name in Ceph"):
+        with pytest.raises(SpecError, match="is not a name in Ceph"):
             Cluster(conf=tmp_path / "ceph.conf", **names)
 
 

@@ -153,7 +153,7 @@ def test_columns_of_row_groups_are_read_once(tmp_path):
 
 def test_what_cannot_be_done_is_one_line(tmp_path):
     files = write_many(tmp_path, "hdf5")
-    with pytest.raises(DatasetError, match="keeps no checksums of single samples"):
+    with pytest.raises(DatasetError, match="has no checksums of single samples"):
         read_all("direct", files, AccessSpec(), verify=True)
     with pytest.raises(DatasetError, match=r"loader\.crop=\[\]"):
         read_all("torch", files, AccessSpec(), spec=SPEC)

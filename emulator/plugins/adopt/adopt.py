@@ -1,7 +1,7 @@
-"""Write a manifest for files that feedrate did not make: DLIO's, or anyone's.
+"""Write a manifest for files that feedrate did not make, such as DLIO's.
 
-The folder is scanned, each file's head is checked, and all bytes are summed. Only the manifest and its table
-are written; the files stay as they are.
+The folder is scanned, each file's head is checked, and all files are checksummed. Only the manifest and its
+table are written; the files do not change.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from emulator.registry import FORMATS
 from emulator.storage.folder import FolderStore
 
 MAX_FILES = 20_000_000
-"""Largest number of files. Their names are listed in the manifest; a folder with more is a mistake."""
+"""Most files: their names are in the manifest, and a folder with more is probably a mistake."""
 
 
 @cache
 def _ends() -> list[tuple[str, str]]:
-    """Return (end of a name, format) pairs, the longest end first; no format for a sample's second file."""
+    """Return pairs of suffix and format, longest suffix first; the format of a second file is empty."""
     found = {}
     for name, form in FORMATS.working():
         found[form.suffix] = name
@@ -47,7 +47,7 @@ def _ends() -> list[tuple[str, str]]:
 
 
 ANY = "bytes"
-"""The format that takes any file, whatever its name ends in; only where it is asked for."""
+"""The format of any file, which must be requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +57,33 @@ class Found:
     folder: Path
     format: str
     names: Listed
-    """Relative to the folder, in the order of their numbers; of a sample in several files, the first."""
+    """Names relative to the folder, in numerical order; of a sample with several files, the first."""
     sizes: NDArray[np.int64]
-    """Bytes of each sample, all its files together."""
+    """Bytes of each sample, in all its files."""
     left: int
-    """Files in the folder that belong to no sample."""
+    """Number of files in the folder that belong to no sample."""
 
     @property
     def bytes(self) -> int:
-        """Bytes of all samples together."""
+        """Bytes of all samples."""
         return int(self.sizes.sum())
 
 
 def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
-    """Return the samples in `folder` of the format `wanted`, or of the only format that there is.
+    """Return the samples in `folder` of the format `wanted`, or of the only existing format.
 
-    Where it has a folder train/, as DLIO's have, only that one counts. Raises DatasetError, StorageError.
+    If it has a folder train/, like DLIO's, only that one counts. Raises DatasetError, StorageError.
     """
     if not folder.is_dir():
-        raise DatasetError(f"there is no folder {folder}", "give the folder that holds the files")
+        raise DatasetError(f"there is no folder {folder}", "give the folder of the files")
     if (folder / MANIFEST).exists():
         if not force:
-            raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to make it anew")
-        look(FolderStore(folder))  # raises when it is somebody else's
+            raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to replace it")
+        look(FolderStore(folder))  # raises if it is not feedrate's
     inside = TRAINING if (folder / TRAINING).is_dir() else ""
     counts: Counter[str] = Counter()
-    held: dict[str, list[bytes]] = {}  # of each format, a file in one string: its place in the order first
-    others: dict[str, int] = {}  # the second files of samples
+    held: dict[str, list[bytes]] = {}  # packed files by format
+    others: dict[str, int] = {}  # bytes of samples' second files, by name
     with storage_errors("cannot list the folder"):
         for name, size in files_below(folder, f"{inside}/" if inside else ""):
             kind = ANY if wanted == ANY else next((form for end, form in _ends() if name.endswith(end)), None)
@@ -105,18 +105,18 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
             held_by_it = int(sizes[index]) if part == name else others.get(part) or store.size(part)
             if not held_by_it:
                 what = "is missing" if held_by_it is None else "is empty"
-                raise DatasetError(f"{folder / part} {what}", "repair the dataset, or take it away")
+                raise DatasetError(f"{folder / part} {what}", "repair the sample, or move it away")
             sizes[index] += 0 if part == name else held_by_it
     used = len(names) * len(form.parts("a" + form.suffix))
     return Found(folder, chosen, names, sizes, sum(counts.values()) - used)
 
 
 def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
-    """Return `wanted`, or the only format that there is. Raises DatasetError."""
+    """Return `wanted`, or the only existing format. Raises DatasetError."""
     if wanted:
         format_named(wanted)
         if not counts[wanted]:
-            raise DatasetError(f"{folder} holds no files of the format {wanted}", "check --format")
+            raise DatasetError(f"{folder} has no files of the format {wanted}", "check --format")
         return wanted
     known = {form: count for form, count in counts.items() if form}
     if len(known) == 1 and sum(known.values()) <= MAX_FILES:
@@ -124,16 +124,16 @@ def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
     if not known:
         ends = ", ".join(sorted(end for end, form in _ends() if form))
         raise DatasetError(
-            f"{folder} holds no samples", f"known are files that end in {ends}; --format bytes takes any"
+            f"{folder} has no samples", f"files must end in {ends}, or use --format bytes for any"
         )
     held = ", ".join(f"{count} {form}" for form, count in sorted(known.items()))
-    raise DatasetError(f"{folder} holds {held} files", "choose one with --format, 20 million files at most")
+    raise DatasetError(f"{folder} has {held} files", "choose one with --format, 20 million files at most")
 
 
 def _packed(name: str, size: int) -> bytes:
-    """Pack a file into one string: a sort key, its size, its name. A million of them take 100 MB.
+    """Pack a sort key, the size and the name of a file into one string. A million of them take 100 MB.
 
-    img_2 comes before img_10: numbers are sorted by value, and before text, which is sorted by its letters.
+    img_2 comes before img_10: numbers are sorted by value, and before text.
     """
     key = bytearray()
     for part in re.split(r"(\d+)", name):
@@ -155,9 +155,9 @@ def _name(packed: bytes) -> str:
 
 
 def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done) -> Manifest:
-    """Check the head and the index of each file, sum its bytes, and write the manifest once all are samples.
+    """Check the head and the index of each file, checksum it, and then write the manifest.
 
-    Raises DatasetError naming the first file that cannot be a sample, StorageError.
+    Raises DatasetError for the first file that cannot be a sample, StorageError.
     """
     form, store, local = format_named(found.format), FolderStore(found.folder), threading.local()
     rows = np.zeros(len(found.names), ROW)
@@ -168,7 +168,7 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
         parts = form.parts(name)
         wrong = looks_right(store, form, parts, size)
         if wrong:
-            raise DatasetError(f"{found.folder}: {wrong}", "repair it, take it away, or adopt --format bytes")
+            raise DatasetError(f"{found.folder}: {wrong}", "repair it, move it away, or adopt --format bytes")
         if samples_per_file > 1:
             _require_samples(form, found.folder / name, size, samples_per_file)
         if not hasattr(local, "buffer"):

@@ -1,4 +1,4 @@
-"""`feedrate adopt`."""
+"""`feedrate adopt`: write a manifest for existing files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from emulator.units import counted, show_bytes
 
 def adopt(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the files; of DLIO's: over train/.")
+        Path, typer.Argument(metavar="DIR", help="Folder of the files; for DLIO's, the one with train/.")
     ],
     form: Annotated[
-        str | None, typer.Option("--format", help="Take these only, where there are several formats.")
+        str | None, typer.Option("--format", help="The format to take, if there are several.")
     ] = None,
     samples_per_file: Annotated[int, typer.Option(min=1, help="Samples in each file.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Readers; default: 16.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Make a manifest that is there anew.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Reader threads; default 16.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing manifest.")] = False,
 ) -> None:
-    """Write a manifest for files without one (DLIO's, anyone's), so that run, sweep and verify take them.
+    """Write a manifest for existing files, such as DLIO's, so that run, sweep and verify accept them.
 
     \b
     Examples:
@@ -37,7 +37,7 @@ def adopt(
         adopt_samples(found, samples_per_file, threads or READERS, tally.add)
     typer.echo(
         f"{folder}: adopted {counted(len(found.names), f'{found.format} file')}, {show_bytes(found.bytes)}"
-        + (f"; left alone: {counted(found.left, 'other file')}" if found.left else "")
+        + (f"; ignored: {counted(found.left, 'other file')}" if found.left else "")
     )
     if live.for_programs():
         counts = {"files": len(found.names), "bytes": found.bytes, "left": found.left}

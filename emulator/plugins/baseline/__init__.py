@@ -1,1 +1,1 @@
-"""Measure the storage's own limits by fio or rados bench, to compare a training's knee with."""
+"""Measurement of the storage's own limits with fio or rados bench, for comparison with a training."""

@@ -1,4 +1,4 @@
-"""`feedrate baseline`: the storage's own limits, measured by fio; a Ceph pool's, by rados bench."""
+"""`feedrate baseline`: measure the storage's own limits with fio, or a Ceph pool's with rados bench."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from emulator.run.world import world
 from emulator.units import parse_bytes, parse_list, parse_seconds
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder on the storage; or the word rados, for a Ceph pool.")
+    Path, typer.Argument(metavar="DIR", help="Folder on the storage, or the word rados for a Ceph pool.")
 ]
 SuiteName = Annotated[
     str, typer.Option("--suite", help="four-corners, mixed, sequential, weka2023 or noisy-neighbour.")
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Small files, few depths: takes a minute.")]
-Depths = Annotated[str | None, typer.Option(help="Queue depths: 1,8,32.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="fio jobs of a client.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small files and few depths, for one minute.")]
+Depths = Annotated[str | None, typer.Option(help="Queue depths, such as 1,8,32.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="fio jobs per client.")]
 ClientCounts = Annotated[
-    str | None, typer.Option(help="Client counts to sweep over: 1,2,4. Default: all clients.")
+    str | None, typer.Option(help="Client counts to sweep, such as 1,2,4; default all clients.")
 ]
-PerHost = Annotated[int, typer.Option(min=1, help="Clients on a host, where it has as many ranks.")]
+PerHost = Annotated[int, typer.Option(min=1, help="Clients per host, if it has as many ranks.")]
 Size = Annotated[str | None, typer.Option(help="Size of a job's file; default 1GiB.")]
 Runtime = Annotated[str | None, typer.Option(help="Measured time of one test; default 30s.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave fio's files in DIR, or the pool's objects.")]
@@ -57,7 +57,7 @@ def baseline(
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
-    """Measure the storage's own limits by fio: IOPS, GB/s and latency over queue depths, one fio per host.
+    """Measure the storage's own limits with fio: IOPS, GB/s and latency over queue depths, one fio per host.
 
     `feedrate baseline rados --pool P --ceph-conf F` runs rados bench on a pool instead.
 
@@ -109,9 +109,9 @@ def baseline(
 def _pool(folder: Path, pool: str | None) -> str:
     """Return the pool that rados bench measures. Raises SpecError."""
     if pool is None:
-        raise SpecError("baseline rados needs a pool", "--pool POOL; a folder of that name is ./rados")
+        raise SpecError("baseline rados needs a pool", "add --pool POOL; for a folder write ./rados")
     if folder != Path("rados"):
-        raise SpecError("--pool is for rados bench", f"feedrate baseline rados --pool {pool}")
+        raise SpecError("--pool is for rados bench", f"use feedrate baseline rados --pool {pool}")
     return pool
 
 

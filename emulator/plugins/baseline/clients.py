@@ -1,6 +1,6 @@
-"""Run a tool's tests on all clients at once, and keep its output in OUT.
+"""Run a tool's tests on all clients at once, and store its output in OUT.
 
-A `Plan` says which tests there are, and what one of them runs on a client: `fio_plan`, `rados`.
+A `Plan` (in `fio_plan` and `rados`) has the tests, and runs one of them on a client.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Sides = tuple[Side | None, Side | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ABC):
-    """A baseline to be measured, whatever the tool."""
+    """A baseline to measure with a tool."""
 
     tool: ClassVar[str]
     """Name of the tool in the result."""
     folder: ClassVar[str]
-    """Folder below OUT for what was run, and what the tool printed."""
+    """Folder below OUT for the tool's inputs and outputs."""
     suffix: ClassVar[str]
-    """Suffix of the files with what was run."""
+    """Suffix of the files with the tool's input."""
 
     out: Path
     """Folder for the result."""
     command: tuple[str, ...] = ()
     """Command line that repeats the measurement."""
     label: str = ""
-    """Label of the result, for people."""
+    """Label of the result, for its readers."""
     keep: bool = False
     """True to leave the tool's files or objects on the storage."""
     per_host: int = 1
@@ -54,7 +54,7 @@ class Plan(ABC):
     @property
     @abstractmethod
     def turn_seconds(self) -> float:
-        """Seconds that a turn takes at least."""
+        """Shortest time of a turn, in seconds."""
 
     @abstractmethod
     def turns(self, clients: int) -> tuple[Turn, ...]:
@@ -62,13 +62,13 @@ class Plan(ABC):
 
     @abstractmethod
     def lines(self, clients: int) -> Iterator[str]:
-        """Yield the plan for people. Raises SpecError, MissingError."""
+        """Yield the plan as lines. Raises SpecError, MissingError."""
 
     @abstractmethod
     def checked(self, clients: int) -> Self:
-        """Return the plan with what the storage tells of itself.
+        """Check the plan before anything is written; return it with facts about the storage.
 
-        Refuses what cannot work, before anything is written. Raises FeedrateError.
+        Raises FeedrateError.
         """
 
     @abstractmethod
@@ -77,22 +77,22 @@ class Plan(ABC):
 
     @abstractmethod
     def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack, say: Say) -> None:
-        """Make the storage ready for `client`; `stack` undoes it. Raises FeedrateError."""
+        """Prepare the storage for `client`, and its clean-up in `stack`. Raises FeedrateError."""
 
     @abstractmethod
     def run(self, turn: Turn, client: str, seed: int) -> tuple[str, str]:
-        """Run a test on one client; return what was run and what the tool printed. Raises FeedrateError.
+        """Run a test on one client; return the tool's input and output. Raises FeedrateError.
 
-        Another client or turn has another `seed`: what was read before may be cached.
+        Each client and turn has a different `seed`, because data of another one may be cached.
         """
 
     @abstractmethod
     def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
-        """Return the figures of each task from what was printed on each client. Raises StorageError."""
+        """Return the figures of each task from the outputs of all clients. Raises StorageError."""
 
 
 def planned(plan: Plan, comm: Comm) -> tuple[int, list[str]]:
-    """Return the number of clients, and on rank 0 the plan for people. Collective. Raises Quiet."""
+    """Return the number of clients, and on rank 0 the plan as lines. Collective. Raises Quiet."""
     clients = _clients(plan, comm)
     return clients, agreed(comm, lambda: [] if comm.rank else list(plan.lines(clients)))
 
@@ -102,11 +102,11 @@ def _clients(plan: Plan, comm: Comm) -> int:
 
 
 def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say) -> RunResult | None:
-    """Measure what `plan` asks for, and write OUT; the result on rank 0, None elsewhere.
+    """Measure `plan`, write OUT, and return the result on rank 0, None on others.
 
     Collective over `comm`. Raises Quiet after an error of any rank, which the first one has reported.
     """
-    plan = replace(plan, out=comm.bcast(plan.out))  # one clock decides on the default name
+    plan = replace(plan, out=comm.bcast(plan.out))  # its default has the time of rank 0
     clients = _clients(plan, comm)
     node = comm.node()
     active = node.rank < plan.per_host
@@ -125,7 +125,7 @@ def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say)
             name = host if plan.per_host == 1 else f"{host}-{node.rank}"
             try:
                 result = _run(plan, group, name, force=force, say=say)
-            except Quiet as end:  # all clients have ended; the ranks that wait have to be told
+            except Quiet as end:  # all clients have ended; the waiting ranks must end, too
                 status = int(end.code or 0)
         failed = [status for status in comm.allgather(status) if status]
         if failed:
@@ -134,7 +134,7 @@ def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say)
 
 
 def _run(plan: Plan, comm: Comm, client: str, *, force: bool, say: Say) -> RunResult | None:
-    """Run every turn with the ranks of `comm`; this one is called `client`. The result on rank 0.
+    """Run every turn with the ranks of `comm`, of which this is `client`; return the result on rank 0.
 
     Collective; an error of one rank ends all.
     """
@@ -173,7 +173,7 @@ def _new_result(plan: Plan, clients: Sequence[str]) -> RunResult:
 
 
 def _add(folder: ResultFolder, plan: Plan, turn: Turn, ran: dict[str, tuple[str, str]], say: Say) -> None:
-    """Keep what was run and printed by each client, and the figures of each task. Raises StorageError."""
+    """Store the tool's inputs and outputs, and the figures of each task. Raises StorageError."""
     for path, (text, output) in ran.items():
         folder.keep(f"{path}.{plan.suffix}", text)
         folder.keep(f"{path}.json", output)
@@ -207,7 +207,7 @@ def _add(folder: ResultFolder, plan: Plan, turn: Turn, ran: dict[str, tuple[str,
 
 
 class Progress:
-    """Progress of a series of trials that take about the same time each."""
+    """Progress of a series of trials of about the same length."""
 
     def __init__(self, titles: Sequence[str], seconds: float) -> None:
         """Start the clock. A trial takes at least `seconds`."""
@@ -221,13 +221,13 @@ class Progress:
         return live.telling(self.now) if comm.rank == 0 else nullcontext()
 
     def begin(self, number: int) -> None:
-        """Note that trial `number` begins."""
+        """Record that trial `number` begins."""
         self._number, self._last = number, time.monotonic()
         if number == 0:
             self._first = self._last
 
     def now(self) -> Now:
-        """Return the progress. Called by a thread beside the trials."""
+        """Return the progress. Another thread calls this."""
         now = time.monotonic()
         mean = (self._last - self._first) / self._number if self._number > 0 else self._each
         here = max(0.0, mean - (now - self._last)) if self._number >= 0 else mean
@@ -235,7 +235,7 @@ class Progress:
         seconds = now - self._begin
         return Now(
             verb="baseline",
-            doing=self._titles[self._number] if self._number >= 0 else "laying out files",
+            doing=self._titles[self._number] if self._number >= 0 else "writing files",
             unit="test",
             part=self._number + 1,
             parts=len(self._titles),

@@ -1,7 +1,4 @@
-"""Write fio's job files, run fio, and read its JSON.
-
-`job_file` and `layout_file` write everything that fio parses.
-"""
+"""Write fio's job files, run fio, and read its JSON."""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ ENGINE = "libaio"
 FILE_NAME = "job{}.dat"
 _FILE = re.compile(r"job(0|[1-9]\d{0,8})\.dat")
 _JOURNAL = "feedrate-files.json"
-"""The journal: which files of the folder are fio's."""
+"""Journal with the files of the folder that are fio's."""
 _LOCK = ".feedrate-lock"
 GRACE_SECONDS = 120.0
-"""Seconds that fio may take beyond the time that it measures."""
+"""Seconds that fio may take in addition to the measured time."""
 TOO_OLD = "fio 3.33 or newer is needed"
 
 
@@ -52,15 +49,15 @@ class Setting:
     """Seconds of ramp-up, before measurement."""
 
     def __post_init__(self) -> None:
-        """Refuse a folder that fio would misread. Raises SpecError."""
+        """Raise SpecError for a folder that fio would misread."""
         _directory(self)
 
 
 def _directory(setting: Setting) -> str:
     """Return the folder as the value of an option in a job file. Raises SpecError.
 
-    fio cuts a value at ";" and "#", a line feed begins another option (exec_prerun runs a command), and "$"
-    stands for variables and keywords; nothing escapes them. A colon separates folders and has an escape.
+    fio cuts a value at ";" and "#", a line break begins another option (exec_prerun runs a command), and "$"
+    expands variables and keywords; none of them can be escaped. A colon separates folders and can be escaped.
     """
     text = str(setting.folder.resolve())
     try:
@@ -70,14 +67,14 @@ def _directory(setting: Setting) -> str:
     except UnicodeEncodeError:
         found = "bytes that are not UTF-8"
     if found:
-        raise SpecError(f"fio cannot take the folder {text!r}: it holds {found}", "rename it")
+        raise SpecError(f"fio cannot use the folder {text!r}: its name has {found}", "rename it")
     return text.replace(":", "\\:")
 
 
 def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool = False) -> str:
     """Return a job file that runs `tasks` at once on existing files, and removes them with `unlink`.
 
-    Another `seed` gives other offsets: a run must not be served from what its predecessor left in caches.
+    Another `seed` gives other offsets, so that caches do not serve a run from the data of an earlier one.
     """
     timed = [
         "time_based=1",
@@ -96,7 +93,7 @@ def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool
 
 
 def layout_file(setting: Setting, files: int) -> str:
-    """Return a job file that writes all files once, from begin to end, with incompressible data."""
+    """Return a job file that writes all files once, sequentially, with incompressible data."""
     write = Task(access=Access(pattern="sequential", block_bytes=MIB, read_share=0.0), depth=4, jobs=files)
     return "\n".join([*_global(setting), "refill_buffers=1", "end_fsync=1", *_section(write)]) + "\n"
 
@@ -107,7 +104,7 @@ def _global(setting: Setting) -> list[str]:
         f"ioengine={ENGINE}",
         f"direct={int(setting.direct)}",
         "thread=1",
-        "iomem_align=2m",  # whole huge pages, where there are any
+        "iomem_align=2m",  # for huge pages
         f"directory={_directory(setting)}",
         f"size={setting.file_bytes}",
         "group_reporting=1",
@@ -121,7 +118,7 @@ def _section(task: Task) -> list[str]:
     own = FILE_NAME.format(task.first_file)
     return [
         f"[{access.slug}-qd{task.depth}]",
-        "new_group",  # a group of its own in the JSON, whatever else the file holds
+        "new_group",  # report this section as a separate group
         f"rw={'rand' if access.pattern == 'random' else ''}{action}",
         *([f"rwmixread={access.read_share * 100:.0f}"] if mixed else []),
         f"bs={access.block_bytes}",
@@ -135,14 +132,14 @@ def _section(task: Task) -> list[str]:
 class FioFiles:
     """The files that fio reads and writes in a client's folder, which stays locked meanwhile.
 
-    Own before you delete: a journal in the folder says which files fio was given, and how large they may be.
-    Those that a killed run left are removed; anything else at such a name is somebody's, and is refused.
+    A journal in the folder lists the files that fio was given, and their largest size. Those that a killed
+    run left are removed; any other file with such a name is refused.
     """
 
     def __init__(self, folder: Path, number: int, file_bytes: int) -> None:
-        """Make the folder ready for job0.dat and so on, each of at most `file_bytes`.
+        """Prepare the folder for job0.dat and so on, each of at most `file_bytes`.
 
-        Raises SpecError when it is in use or files of others are in the way, StorageError.
+        Raises SpecError if it is in use or has such files already, StorageError.
         """
         self._folder = folder
         with storage_errors("cannot create the folder"):
@@ -157,7 +154,7 @@ class FioFiles:
             taken = [name for name in map(FILE_NAME.format, range(number)) if os.path.lexists(folder / name)]
             if taken or os.path.lexists(folder / _JOURNAL):
                 raise SpecError(
-                    f"{folder} holds files that feedrate did not make: {', '.join(taken[:5]) or _JOURNAL}",
+                    f"{folder} has files that feedrate did not make: {', '.join(taken[:5]) or _JOURNAL}",
                     "move them away",
                 )
             journal = {"feedrate": "files of fio", "files": number, "bytes": file_bytes}
@@ -167,12 +164,12 @@ class FioFiles:
             raise
 
     def _remove(self) -> None:
-        """Remove what the journal names, and then the journal. Raises OSError."""
+        """Remove the files of the journal, and then the journal. Raises OSError."""
         journal = self._folder / _JOURNAL
         try:
-            found: Any = json.loads(journal.read_bytes()) if not journal.is_symlink() else None
-            files, most = found["files"], found["bytes"]
-            if found["feedrate"] != "files of fio" or type(files) is not int or type(most) is not int:
+            table: Any = json.loads(journal.read_bytes()) if not journal.is_symlink() else None
+            files, most = table["files"], table["bytes"]
+            if table["feedrate"] != "files of fio" or type(files) is not int or type(most) is not int:
                 return
         except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError, KeyError, TypeError):
             return
@@ -184,18 +181,18 @@ class FioFiles:
         journal.unlink(missing_ok=True)
 
     def close(self, *, keep: bool = False) -> None:
-        """Remove the files, unless they are to be kept, and let others in. Never raises."""
-        with suppress(OSError):  # the storage is gone, which has been reported
+        """Remove the files, unless `keep`, and unlock the folder. Never raises."""
+        with suppress(OSError):  # the storage has failed, which has been reported
             if not keep:
                 self._remove()
         self._leave()
 
     def _leave(self) -> None:
-        """Release the lock, and remove the folder and its parent where they are empty."""
+        """Release the lock, and remove the folder and its parent if they are empty."""
         with suppress(OSError):
             self._lock.release(remove=True)
             for path in (self._folder, self._folder.parent):
-                path.rmdir()  # OSError: something else is in it
+                path.rmdir()  # OSError if it is not empty
 
 
 def require_fio() -> str:
@@ -203,41 +200,40 @@ def require_fio() -> str:
     path = shutil.which("fio")
     if path is None:
         raise MissingError(
-            "fio is not installed: the storage's own limits need it", "apt install fio, or dnf install fio"
+            "fio, which measures the storage, is not installed", "apt install fio, or dnf install fio"
         )
     return path
 
 
 def fio_version() -> str:
-    """Return fio's version, `fio-3.33`. Raises MissingError."""
+    """Return fio's version, such as `fio-3.33`. Raises MissingError."""
     done = subprocess.run([require_fio(), "--version"], capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
 def fio_environment() -> dict[str, str]:
-    """Return an environment in which fio's buffers are on huge pages, as a loader's are.
+    """Return an environment in which fio's buffers are on huge pages, like a loader's.
 
-    A request into a thousand scattered pages is cut into many: with O_DIRECT and 4 MiB fio read 0.5 GB/s from
-    a virtual machine's disk, and 1.4 GB/s into huge pages. What the storage delivers is the latter.
+    A request into a thousand scattered pages is split into many: with O_DIRECT and 4 MiB, fio read 0.5 GB/s
+    from a virtual machine's disk, and 1.4 GB/s into huge pages.
     """
     tunables = filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
 def start_fio(name: str, **options: Any) -> ChildProcess:
-    """Start fio on a job file from stdin, to print JSON with whole histograms. Raises MissingError.
+    """Start fio on a job file from stdin, with output as JSON with full histograms. Raises MissingError.
 
-    `name` is what error messages call it; `options` are those of ChildProcess.
+    `name` is its name in error messages; `options` are those of ChildProcess.
     """
     command = [require_fio(), "--output-format=json+", "-"]
     return ChildProcess(name, command, env=fio_environment(), **options)
 
 
 def run_fio(text: str, seconds: float | None = None) -> str:
-    """Run the job file `text` and return fio's JSON as it was printed.
+    """Run the job file `text` and return fio's JSON.
 
-    `seconds` is the time that it should measure; None: it ends when its work is done. Raises MissingError,
-    StorageError.
+    `seconds` is the measured time; None if fio ends when its work is done. Raises MissingError, StorageError.
     """
     fio = start_fio("fio")
     out, err = fio.finish(text, None if seconds is None else seconds + GRACE_SECONDS)
@@ -245,7 +241,7 @@ def run_fio(text: str, seconds: float | None = None) -> str:
 
 
 def checked(status: int, out: str, err: str) -> str:
-    """Return the JSON in fio's output. Raises StorageError with fio's own words when it failed."""
+    """Return the JSON in fio's output. Raises StorageError with fio's message if it failed."""
     if status or "{" not in out:
         lines = [line.strip() for line in (err + "\n" + out.partition("{")[0]).splitlines() if line.strip()]
         reasons = [line for line in lines if "rror" in line or "fail" in line]
@@ -267,9 +263,9 @@ def parse(text: str) -> list[Mapping[str, Any]]:
 
 
 def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
-    """Sum up the `read` or the `write` parts of one group on several clients; None: no requests.
+    """Combine the `read` or the `write` parts of one group on several clients; None without requests.
 
-    Rates add up; the mean latency is over all requests; the percentile is that of the merged histograms.
+    Rates are summed; the mean latency is over all requests; the percentile is that of the merged histograms.
     Raises StorageError.
     """
     try:

@@ -1,4 +1,4 @@
-"""Noise by fio: jobs that write or read on the same storage during a run."""
+"""Noise of fio: jobs that write or read on the same storage during a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FioNoise:
 def parse_noise(text: str) -> FioNoise:
     """Parse `writers` (the noisy-neighbour brief's), or `read|write:JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
 
-    Jobs access their files at random; the rate is that of all jobs of a host together. Raises SpecError.
+    Jobs access their files at random; the rate is the total of all jobs of a host. Raises SpecError.
     """
     if text == "writers":
         return FioNoise(tasks=neighbour_tasks(read=False), file_bytes=FILE_BYTES)
@@ -74,21 +74,21 @@ def parse_noise(text: str) -> FioNoise:
 
 
 def require(text: str) -> None:
-    """Check the value of --noise, and that fio is there. Raises SpecError, MissingError."""
+    """Check the value of --noise, and that fio is installed. Raises SpecError, MissingError."""
     parse_noise(text)
     require_fio()
 
 
 def begin(text: str, folder: Path) -> RunningNoise:
-    """Start such noise in `folder`. Raises SpecError, StorageError."""
+    """Start the noise `text` in `folder`. Raises SpecError, StorageError."""
     return RunningNoise(parse_noise(text), folder)
 
 
 class RunningNoise:
-    """fio on this host, from construction to `stop`. It dies with this process."""
+    """fio on this host, from construction to `stop`. It ends with this process."""
 
     def __init__(self, noise: FioNoise, folder: Path) -> None:
-        """Lay the files out and start. Raises MissingError, StorageError."""
+        """Write the files and start fio. Raises MissingError, StorageError."""
         self._noise = noise
         self._folder = folder
         self._fio: ChildProcess | None = None
@@ -104,7 +104,7 @@ class RunningNoise:
             def begun() -> bool:
                 """Return True once fio has opened every file, so that no sweep starts before its noise."""
                 for descriptor in Path(f"/proc/{fio.pid}/fd").glob("*"):
-                    with suppress(OSError):  # closed since it was listed
+                    with suppress(OSError):  # closed in the meantime
                         unopened.discard(str(descriptor.readlink()))
                 return not unopened
 
@@ -116,7 +116,7 @@ class RunningNoise:
             raise
 
     def stop(self) -> str:
-        """Stop fio and return its JSON. Raises StorageError when it had ended before."""
+        """Stop fio and return its JSON. Raises StorageError if it had ended before."""
         assert self._fio is not None
         early = self._fio.poll() is not None
         if not early:
@@ -127,7 +127,7 @@ class RunningNoise:
             self.end()
         output = checked(self._fio.returncode if early else 0, out, err)
         if early:
-            raise StorageError("the noise ended before the run did", "the points ran without it in part")
+            raise StorageError("the noise ended before the run", "some points had no noise: repeat the run")
         return output
 
     def end(self) -> None:
@@ -138,7 +138,7 @@ class RunningNoise:
 
 
 def line(output: str) -> str:
-    """Return a line on the noise of one host: `write 310 MB/s`. Raises StorageError."""
+    """Describe the noise of one host, such as `write 310 MB/s`. Raises StorageError."""
     groups = parse(output)
     sides = [(word, side([group[word] for group in groups])) for word in ("read", "write")]
     return ", ".join(f"{word} {show_rate(part.bytes_per_second)}" for word, part in sides if part)

@@ -1,4 +1,4 @@
-"""Plan a suite of fio's: lay out every client's files, then run the job file of each turn."""
+"""A plan of fio: write every client's files, then run the job file of each turn."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FOLDER = "feedrate-baseline"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FioPlan(Plan):
-    """A suite of fio's on a number of clients, each with files of its own."""
+    """A suite of fio on a number of clients, each with its own files."""
 
     tool: ClassVar[str] = "fio"
     folder: ClassVar[str] = "fio"
@@ -54,9 +54,9 @@ class FioPlan(Plan):
 
     suite: Suite
     setting: Setting
-    """Settings shared by all clients, whose folders are below this one's."""
+    """Settings of all clients, whose folders are below its folder."""
     counts: tuple[int, ...] = ()
-    """Numbers of clients to sweep over; empty for all clients."""
+    """Numbers of clients to sweep; empty for all clients."""
 
     @property
     def turn_seconds(self) -> float:
@@ -65,8 +65,8 @@ class FioPlan(Plan):
     def turns(self, clients: int) -> tuple[Turn, ...]:
         if self.counts and max(self.counts) > clients:
             raise SpecError(
-                f"--clients asks for {max(self.counts)}, but there are {clients}",
-                "start one rank a host: mpirun --map-by ppr:1:node feedrate ...",
+                f"--clients needs {max(self.counts)}, but there are {clients}",
+                "start one rank per host: mpirun --map-by ppr:1:node feedrate ...",
             )
         return turns(self.suite, self.counts or (clients,))
 
@@ -99,7 +99,7 @@ class FioPlan(Plan):
             name="page-cache",
             value=1.0,
             threshold=0.0,
-            sentence="The file system takes no O_DIRECT: requests went through the page cache of the "
+            sentence="The file system does not support O_DIRECT: requests went through the page cache of the "
             "clients.",
         )
         return {
@@ -123,7 +123,7 @@ class FioPlan(Plan):
         return replace(self.setting, folder=self.setting.folder / FOLDER / client)
 
     def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack, say: Say) -> None:
-        """Write every file whole, so that the first pattern meets written blocks."""
+        """Write every file completely, so that the first pattern does not read unwritten blocks."""
         setting, files = self._setting(client), files_needed(turns)
         made = FioFiles(setting.folder, files, setting.file_bytes)
         stack.callback(made.close, keep=self.keep)
@@ -136,7 +136,7 @@ class FioPlan(Plan):
     def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
         groups = [parse(text) for text in printed]
         if any(len(found) != len(turn.tasks) for found in groups):
-            raise StorageError("fio reports other groups than it was asked for", TOO_OLD)
+            raise StorageError("fio does not report one group for each section", TOO_OLD)
         return [
             (side([task["read"] for task in tasks]), side([task["write"] for task in tasks]))
             for tasks in zip(*groups, strict=True)
@@ -159,7 +159,7 @@ def fio_plan(
     command: Sequence[str] = (),
     label: str = "",
 ) -> FioPlan:
-    """Return a plan of a suite on files below `folder`; None or empty: the default. Raises SpecError."""
+    """Return a plan of a suite on files below `folder`; None or empty for defaults. Raises SpecError."""
     found, effort = find_suite(suite), QUICK if quick else FULL
     if quick and found.depths and not depths:
         depths = QUICK_DEPTHS

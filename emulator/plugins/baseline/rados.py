@@ -1,4 +1,4 @@
-"""Plan `rados bench`: write, read in order, read at random. The tool comes with Ceph (ceph-common)."""
+"""A plan of `rados bench`: write, read sequentially, read at random. Ceph (ceph-common) provides it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PHASES = {
     "seq": Access(pattern="sequential", block_bytes=OBJECT_BYTES, read_share=1.0),
     "rand": Access(pattern="random", block_bytes=OBJECT_BYTES, read_share=1.0),
 }
-"""Phase of rados bench -> its access pattern. A phase that reads needs the objects of one that wrote."""
+"""Access patterns of the phases of rados bench. The read phases need the objects of the write phase."""
 QUICK_BYTES = 256 * 2**20
 """Bytes that a client writes with --quick."""
 RADOS_DEPTHS = (16,)
-"""Default numbers of requests in flight: rados bench's own."""
+"""Default numbers of requests in flight, as in rados bench."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +44,28 @@ class Cluster:
 
     pool: str
     conf: Path
-    """Path of ceph.conf, which says where the keyring is."""
+    """Path of ceph.conf, which names the keyring."""
     user: str = ""
-    """`client.NAME`; empty: rados chooses, mostly client.admin."""
+    """`client.NAME`; empty for rados' default, mostly client.admin."""
 
     def __post_init__(self) -> None:
-        """Refuse names that rados would take for options, or cannot take. Raises SpecError."""
+        """Raise SpecError for names that rados would take for options, or cannot accept."""
         for option, text in (("--pool", self.pool), ("--ceph-user", self.user)):
             if text.startswith("-") or not text.isprintable():
-                raise SpecError(f"{option} {text!r} is no name in Ceph", f"write it like {option} NAME")
+                raise SpecError(f"{option} {text!r} is not a name in Ceph", f"write it like {option} NAME")
 
     def command(self, *words: str) -> list[str]:
-        """Return a call of rados. Raises MissingError."""
+        """Return a command line of rados. Raises MissingError."""
         path = shutil.which("rados")
         if path is None:
-            raise MissingError("rados is not installed: Ceph's own limits need it", "apt install ceph-common")
+            raise MissingError("rados, which measures Ceph, is not installed", "apt install ceph-common")
         name = ["--name", self.user] if self.user else []
         mount = f"--client_mount_timeout={CONNECT_SECONDS}"
         return [path, "--conf", str(self.conf.absolute()), mount, *name, *words]
 
 
 def _call(command: Sequence[str], limit: float) -> str:
-    """Return what a call of rados prints. Raises StorageError, with what to do about it."""
+    """Run a command line of rados and return its output. Raises StorageError."""
     rados = ChildProcess("rados", command)
     out, err = rados.finish(seconds=limit, hint="the cluster hangs: see ceph status")
     if rados.returncode == 0:
@@ -76,19 +76,19 @@ def _call(command: Sequence[str], limit: float) -> str:
     if "not permitted" in err or "ermission denied" in err:
         hint = "the key lacks the rights: mon 'allow r', osd 'allow rwx pool=POOL'; see ceph auth get"
     elif "keyring" in err or "auth" in err:
-        hint = "the keyring that ceph.conf names lacks the user's key, or may not be read: see --ceph-user"
+        hint = "the keyring in ceph.conf lacks the user's key or is not readable: see --ceph-user"
     elif "config" in err or "timed out" in err:
-        hint = "the monitors of ceph.conf do not answer, or know no such user: see ceph status"
+        hint = "the monitors in ceph.conf do not answer, or have no such user: see ceph status"
     else:
         hint = "see ceph status"
     raise StorageError(f"rados failed: {reason}", hint)
 
 
 def side_of(printed: Sequence[str], word: Literal["read", "write"]) -> Side | None:
-    """Sum up one phase on several clients; None: no request completed. Raises StorageError.
+    """Combine one phase on several clients; None if no request completed. Raises StorageError.
 
-    Rates are requests over the time that they took: rados prints the same in MiB/s. It keeps no histogram,
-    so the 99.99 % latency is the slowest request's, whatever their number.
+    Rates are requests per second of run time; rados prints the same in MiB/s. It has no histogram, so the
+    99.99 % latency is that of the slowest request.
     """
     try:
         runs = [json.loads(text) for text in printed]
@@ -113,7 +113,7 @@ def side_of(printed: Sequence[str], word: Literal["read", "write"]) -> Side | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RadosPlan(Plan):
-    """rados bench on a pool, every client with objects of its own."""
+    """rados bench on a pool, where every client has its own objects."""
 
     tool: ClassVar[str] = "rados bench"
     folder: ClassVar[str] = "rados"
@@ -122,18 +122,18 @@ class RadosPlan(Plan):
     cluster: Cluster
     depths: tuple[int, ...] = RADOS_DEPTHS
     seconds: float
-    """Measured time of a phase, 1 s or more; a seq phase ends when it has read every object."""
+    """Measured time of a phase, at least 1 s; a seq phase ends when it has read every object."""
     most_bytes: int = 0
-    """Most bytes that a client writes at each depth before it starts over; 0: as many as it can."""
+    """Most bytes that a client writes at each depth before it starts over; 0 for no limit."""
     nonce: str = field(default_factory=lambda: os.urandom(4).hex())
-    """Part of objects' names, so that another run's are never overwritten or removed."""
+    """Part of objects' names, so that objects of another run are never overwritten or removed."""
 
     @property
     def turn_seconds(self) -> float:
         return self.seconds
 
     def turns(self, clients: int) -> tuple[Turn, ...]:
-        """Return every phase at every depth: each depth writes before any of them reads."""
+        """Return every phase at every depth; all depths write before any of them reads."""
         return tuple(
             Turn(name=f"{phase}-t{depth}", tasks=(Task(access=access, depth=depth, jobs=1),), clients=clients)
             for phase, access in PHASES.items()
@@ -160,7 +160,7 @@ class RadosPlan(Plan):
         if cluster.pool not in pools:
             raise StorageError(
                 f"the cluster has no pool {cluster.pool}",
-                f"use one of: {', '.join(pools)}" if pools else "ceph osd pool create makes one",
+                f"use one of: {', '.join(pools)}" if pools else "create it with ceph osd pool create",
             )
         return self
 
@@ -182,11 +182,11 @@ class RadosPlan(Plan):
         }
 
     def _run_name(self, client: str, depth: int) -> str:
-        """Return the name of the objects that a client writes at `depth`, and reads again."""
+        """Return the name of the objects that a client writes and reads at `depth`."""
         return f"feedrate-{client}-{self.nonce}-t{depth}"
 
     def bench(self, turn: Turn, client: str) -> list[str]:
-        """Return the call of rados for a turn. Raises MissingError."""
+        """Return the command line of rados for a turn. Raises MissingError."""
         (task,) = turn.tasks
         (phase,) = (phase for phase, access in PHASES.items() if access == task.access)
         words = ["--pool", self.cluster.pool, "bench", f"{round(self.seconds)}", phase]
@@ -203,19 +203,19 @@ class RadosPlan(Plan):
             stack.callback(self._clean_up, client, say)
 
     def _clean_up(self, client: str, say: Say) -> None:
-        """Remove the objects of this client; what cannot be removed is said. Never raises FeedrateError."""
+        """Remove the objects of this client; report those that cannot be removed."""
         for depth in self.depths:
             name = self._run_name(client, depth)
             try:
                 words = ("--pool", self.cluster.pool, "cleanup", "--run-name", name)
                 _call(self.cluster.command(*words), GRACE_SECONDS)
-            except FeedrateError as error:  # what was measured counts, whatever is left in the pool
+            except FeedrateError as error:  # the measurement is valid nevertheless
                 say(f"the objects of {name} may be left in pool {self.cluster.pool}: {error.what}")
 
     def run(self, turn: Turn, client: str, seed: int) -> tuple[str, str]:
         command = self.bench(turn, client)
         out = _call(command, self.seconds + GRACE_SECONDS)
-        # Notes may stand before the JSON.
+        # Messages may precede the JSON.
         return shlex.join(command) + "\n", out[max(0, out.find("{")) :]
 
     def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
@@ -239,7 +239,7 @@ def rados_plan(
     command: Sequence[str] = (),
     label: str = "",
 ) -> RadosPlan:
-    """Return a plan of rados bench on `pool`; None or empty: as `quick` says. Raises SpecError."""
+    """Return a plan of rados bench on `pool`; None or empty for defaults. Raises SpecError."""
     effort = QUICK if quick else FULL
     return RadosPlan(
         cluster=Cluster(pool=pool, conf=conf, user=user),

@@ -1,4 +1,4 @@
-"""Show a result of kind `baseline` as a sentence, tables and figures."""
+"""The report of a baseline: a sentence, tables and figures."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def bytes_per_second(corner: Corner) -> float:
 
 
 def access_of(corner: Corner) -> str:
-    """Return the access pattern's name: `4 KiB random 70 % read`."""
+    """Return the access pattern's name, such as `4 KiB random 70 % read`."""
     return Access(pattern=corner.pattern, block_bytes=corner.block_bytes, read_share=corner.read_share).name
 
 
 def by_access(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
-    """Return name of the access pattern -> its corners by clients and depth, in the order they were run.
+    """Return the corners of each access pattern by name, sorted by clients and depth.
 
     Corners of a noisy-neighbour suite are left out.
     """
@@ -54,12 +54,12 @@ def by_access(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
 
 
 def maxima(corners: Sequence[Corner]) -> dict[str, Corner]:
-    """Return name of the access pattern -> the corner with the most requests per second."""
+    """Return the corner of each access pattern, by name, with the most requests per second."""
     return {name: max(some, key=iops) for name, some in by_access(corners).items()}
 
 
 def read_limit(corners: Sequence[Corner]) -> Corner | None:
-    """Return the undisturbed read-only corner with the most bytes/s; None: there is none."""
+    """Return the undisturbed read-only corner with the most bytes/s; None without one."""
     reads = [c for c in corners if c.read and c.read_share == 1 and c.beside in ("", "nothing")]
     return max(reads, key=bytes_per_second, default=None)
 
@@ -68,7 +68,7 @@ class Neighbour(NamedTuple):
     """Readers (or writers) of one block size, alone and beside the others."""
 
     name: str
-    """A name such as `4 KiB random read`."""
+    """Name of the access pattern, such as `4 KiB random read`."""
     alone: Side
     together: Side
 
@@ -88,7 +88,7 @@ def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Nei
 
 
 def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
-    """Return the sum of bytes/s alone, and beside their neighbours."""
+    """Return the sums of bytes/s alone, and beside neighbours."""
     return (
         sum(neighbour.alone.bytes_per_second for neighbour in found),
         sum(neighbour.together.bytes_per_second for neighbour in found),
@@ -106,7 +106,7 @@ def tool(result: RunResult) -> str:
 
 
 def setting(result: RunResult) -> str:
-    """Return where and how the tool ran, in one line."""
+    """Return the place and settings of the tool, in one line."""
     clients = counted(len(result.environment.get("clients", ())) or 1, "client")
     place = str(result.dataset.get("path", ""))
     if tool(result) != "fio":
@@ -123,7 +123,7 @@ def setting(result: RunResult) -> str:
 
 
 def answer(result: RunResult) -> str:
-    """Return the limit that was measured, in one sentence."""
+    """Return the measured limit, in one sentence."""
     for count in client_counts_with_neighbours(result)[-1:]:
         alone, together = summed(neighbours(result.baseline, count, read=True))
         if alone:
@@ -217,14 +217,14 @@ def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
 
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
-    """Return what a training's page shows: training against the baseline, then the baseline's own."""
+    """Return tables and figures for the page of a training: the comparison, then the baseline's own."""
     figure = training_figure(main, result)
     own = figures(result)
     return (against(main, result), *tables(result)), own if figure is None else (figure, *own)
 
 
 def against(training: RunResult, baseline: RunResult) -> Table:
-    """Return a table of the tool's reads beside training; no rows where nothing can be compared."""
+    """Return a table of the tool's reads beside training; no rows if nothing can be compared."""
     limit, points = read_limit(baseline.baseline), by_ranks(training)
     name = tool(baseline)
     caption = f"Training beside {name}"
@@ -247,7 +247,7 @@ def against(training: RunResult, baseline: RunResult) -> Table:
     rates.append((f"training at most, {most.ranks:,} ranks", most.bytes_per_second))
     knee = training.knee
     if demand is not None and knee is not None and knee.n_au is not None:
-        # at the knee every rank gets the threshold's share of what it asks for
+        # At the knee every rank gets the threshold's share of its demand.
         threshold = float(training.workload.get("training", {}).get("au_threshold", 0.9))
         rates.append((f"training at the knee, {number(knee.n_au, 3)} ranks", knee.n_au * threshold * demand))
     rows: list[tuple[Cell, ...]] = [
@@ -258,7 +258,7 @@ def against(training: RunResult, baseline: RunResult) -> Table:
 
 
 def figures(result: RunResult) -> tuple[fig.Figure, ...]:
-    """Return figures of throughput and latency against queue depth, as far as they were measured."""
+    """Return the measured figures of throughput and latency against queue depth."""
     made = (
         _over_depths(
             result,
@@ -287,7 +287,7 @@ def _show_iops(value: float) -> str:
 
 
 def _at_most_clients(result: RunResult, *patterns: str) -> dict[str, tuple[Corner, ...]]:
-    """Return workload of these patterns -> its corners at the largest number of clients, by depth."""
+    """Return the corners of these patterns at the largest number of clients, by name of the access."""
     found = by_access(result.baseline)
     return {
         name: tuple(corner for corner in corners if corner.clients == corners[-1].clients)
@@ -317,7 +317,7 @@ def _over_depths(
     value: Callable[[Corner], float],
     show: Callable[[float], str],
 ) -> fig.Figure | None:
-    """Return `value` of these patterns against queue depth; None where nothing was measured."""
+    """Return a figure of `value` against queue depth; None without measurements."""
     lines = _at_most_clients(result, pattern)
     top = max((value(corner) for corners in lines.values() for corner in corners), default=0.0)
     if top <= 0:
@@ -338,7 +338,7 @@ def _over_depths(
 
 
 def latency_figure(result: RunResult) -> fig.Figure | None:
-    """Return mean (solid) and 99.99 % (dashed) latency against queue depth; mixes show the slower side."""
+    """Return a figure of mean and 99.99 % latency against queue depth."""
     lines = _at_most_clients(result, "sequential", "random")
     lines = {name: corners for name, corners in lines.items() if all(map(sides, corners))}
     if not lines:
@@ -356,8 +356,8 @@ def latency_figure(result: RunResult) -> fig.Figure | None:
     return fig.Figure(
         name="baseline-latency",
         title="Latency of requests",
-        caption="Solid: mean. Dashed: within which 99.99 % of the requests completed. Mixes: the "
-        "slower side.",
+        caption="Solid: mean. Dashed: 99.99 % of the requests completed within this time. Mixes: the slower "
+        "of reads and writes.",
         x=_depth_axis(lines),
         y=fig.log_axis(low / 1.6, high * 1.6, show_seconds),
         marks=tuple(marks),
@@ -367,7 +367,7 @@ def latency_figure(result: RunResult) -> fig.Figure | None:
 
 
 def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | None:
-    """Return training throughput against processes, with the tool's maxima as dashed levels."""
+    """Return a figure of training throughput against processes, with the tool's maxima as dashed lines."""
     levels = [
         StorageLimit(bytes_per_second(corner), f"{tool(baseline)}, {name}")
         for name, corner in maxima(baseline.baseline).items()
@@ -378,6 +378,6 @@ def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | No
         figure,
         name="baseline-training",
         title=f"Training beside {tool(baseline)}",
-        caption="What training reads, all processes together. Dashed: what processes that never wait would "
-        "read, and the most that the baseline read.",
+        caption="Read rate of all training processes. Dashed: rate of processes that never wait, and maxima "
+        "of the baseline.",
     )

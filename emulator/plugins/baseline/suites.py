@@ -1,4 +1,4 @@
-"""Define suites: access patterns, queue depths and their order. Pure.
+"""Suites: access patterns, queue depths and their order.
 
 Sources: the two WekaFS briefs (2020: 9 clients x 8 jobs; 2023: 12 clients x 32 jobs) and the
 noisy-neighbour brief (2023); results/README.md has their titles.
@@ -31,7 +31,7 @@ class Access:
 
     @property
     def name(self) -> str:
-        """`4 KiB random read`, `4 KiB random 70 % read`, `1 MiB sequential write`."""
+        """Name, such as `4 KiB random read`, `4 KiB random 70 % read` or `1 MiB sequential write`."""
         size = self.block_bytes
         block = f"{size // MIB} MiB" if size % MIB == 0 else f"{size / KIB:g} KiB"
         reads = {1.0: "read", 0.0: "write"}.get(self.read_share, f"{self.read_share * 100:.0f} % read")
@@ -39,7 +39,7 @@ class Access:
 
     @property
     def slug(self) -> str:
-        """`4k-random-read70`: for file names and fio's job names."""
+        """Name for files and fio's jobs, such as `4k-random-read70`."""
         size = self.block_bytes
         short = f"{size // MIB}m" if size % MIB == 0 else f"{size / KIB:g}k"
         reads = {1.0: "read", 0.0: "write"}.get(self.read_share, f"read{self.read_share * 100:.0f}")
@@ -52,15 +52,15 @@ class Task:
 
     access: Access
     depth: int
-    """Requests that each job keeps in flight."""
+    """Requests in flight of each job."""
     jobs: int
-    """Jobs, each with a file of its own."""
+    """Number of jobs, each with its own file."""
     first_file: int = 0
     """Number of the first job's file."""
     rate: float | None = None
-    """Bytes/s at most, all jobs together; None: as fast as it goes."""
+    """Most bytes/s of all jobs together; None for no limit."""
     beside: str = ""
-    """Its neighbours: `nothing`, `writers`, `readers`; empty: not part of the question."""
+    """Its neighbours: `nothing`, `writers` or `readers`; empty outside of a noisy-neighbour suite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Turn:
 
     @property
     def title(self) -> str:
-        """The turn for people."""
+        """Displayed title."""
         tasks = (f"{task.access.name}, depth {task.depth}" for task in self.tasks)
         return f"{' beside '.join(tasks)}, {counted(self.clients, 'client')}"
 
@@ -92,7 +92,7 @@ class Effort:
     seconds: float
     """Measured time of a turn."""
     ramp_seconds: float
-    """Time before it that is not counted."""
+    """Seconds of ramp-up before it."""
 
 
 FULL = Effort(file_bytes=2**30, seconds=30.0, ramp_seconds=5.0)
@@ -140,7 +140,7 @@ SUITES = {
         Suite(NOISY, "fio, noisy neighbour: readers at queue depth 1 beside writers at 8", (), (), 1),
     )
 }
-"""Name -> suite."""
+"""Suites by name."""
 
 
 def find_suite(name: str) -> Suite:
@@ -151,7 +151,7 @@ def find_suite(name: str) -> Suite:
 
 
 def tuned(suite: Suite, depths: Sequence[int] | None, jobs: int | None) -> Suite:
-    """Return `suite` with other queue depths or jobs. Raises SpecError where it has none to change."""
+    """Return `suite` with other queue depths or jobs. Raises SpecError if it has fixed ones."""
     if suite.name == NOISY and (depths or jobs):
         raise SpecError(
             "the noisy-neighbour suite fixes its depths and jobs", "leave --depths and --jobs out"
@@ -162,8 +162,8 @@ def tuned(suite: Suite, depths: Sequence[int] | None, jobs: int | None) -> Suite
 def turns(suite: Suite, clients: Sequence[int]) -> tuple[Turn, ...]:
     """Return the runs of fio, in order.
 
-    Sequential before random, writes before reads: each pattern meets files that were written in its own
-    pattern last, and reads never meet blocks that nobody has written.
+    Sequential comes before random, and writes before reads: so each pattern reads files that were last
+    written with its own pattern, and no unwritten blocks.
     """
     if suite.name == NOISY:
         return tuple(turn for count in clients for turn in _noisy(count))

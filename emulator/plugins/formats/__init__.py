@@ -1,1 +1,1 @@
-"""Formats of sample files beyond npz, npy, raw and bytes."""
+"""Formats of sample files in addition to npz, npy, raw and bytes."""

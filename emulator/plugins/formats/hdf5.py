@@ -1,7 +1,7 @@
-"""HDF5: contiguous datasets `x` and `y`, one sample a file or many of the same shape.
+"""HDF5: contiguous datasets `x` and `y`, with one sample per file or many of the same shape.
 
-h5py writes and reads the metadata only; the data are written and viewed in place. It is imported where that
-is done: a rank that reads whole files never imports it.
+h5py writes and reads only the metadata; the data are written and read in place. It is imported on use, so
+that a rank that reads whole files does not import it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from emulator.units import BLOCK_BYTES
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
-"""Version of the superblock -> offset of the end-of-file address."""
+"""Offset of the end-of-file address, by version of the superblock."""
 
 
 class _Metadata(PeekFile):
-    """A sparse file in memory: it keeps what was written, and its place."""
+    """A sparse file in memory, which keeps its writes with their offsets."""
 
     def __init__(self) -> None:
         super().__init__(lambda offset, length: memoryview(self.between(offset, offset + length)), 0)
@@ -60,7 +60,7 @@ class _Metadata(PeekFile):
         return self.size
 
     def between(self, start: int, end: int) -> bytes:
-        """Return the bytes from `start` to `end`: zeros where nothing was written."""
+        """Return the bytes from `start` to `end`, with zeros for unwritten ones."""
         data = bytearray(end - start)
         for at, written in self._writes:
             first, last = max(at, start), min(at + len(written), end)
@@ -71,19 +71,19 @@ class _Metadata(PeekFile):
 
 @dataclass(frozen=True, slots=True)
 class Stacked(Index):
-    """The index of a file of arrays. Their first axis counts the samples."""
+    """The index of a file of arrays, whose first axis is that of samples."""
 
     name: str
     arrays: tuple[tuple[int, int], ...]
     """Offset of each array, and bytes of a sample in it."""
-    unsummed = "the format keeps no checksums of single samples"
+    unsummed = "the format has no checksums of single samples"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
         return [Extent(offset + read.first * each, read.samples * each) for offset, each in self.arrays]
 
 
 class Hdf5(Format):
-    """One .h5 file a sample, or for `samples_per_file` of them."""
+    """A .h5 file per sample, or per `samples_per_file` samples."""
 
     suffix = ".h5"
     other_suffix = ".hdf5"
@@ -136,11 +136,11 @@ class Hdf5(Format):
         # Chunked datasets have no offset.
         if any(offset is None or shape[:1] != (samples,) or not held for offset, held, shape in arrays):
             raise DatasetError(
-                f"{name}: it does not hold {samples} samples one behind the other",
+                f"{name}: it does not have {samples} contiguous samples",
                 "generate the dataset again, or read whole files",
             )
         if any(offset + held > size for offset, held, _ in arrays):
-            raise bad(name, "a dataset that is cut off")
+            raise bad(name, "a truncated dataset")
         return Stacked(name, tuple((offset, held // samples) for offset, held, _ in arrays))
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
@@ -149,4 +149,4 @@ class Hdf5(Format):
         at = _END_OF_FILE[head[8]]
         end = int.from_bytes(head[at : at + 8], "little")
         if end != size:
-            raise bad(name, f"{size} bytes where its superblock says {end}")
+            raise bad(name, f"{size} bytes, but its superblock says {end}")

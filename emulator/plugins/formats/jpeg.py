@@ -1,8 +1,8 @@
-"""JPEG files of the right size, with the markers of baseline JPEG around bytes that are no image.
+"""JPEG files of the right size, with the markers of baseline JPEG around bytes that are not an image.
 
-Start, application segment 15 (name, shape), frame, scan, data, end. The data is the sample, image (float32)
-before label (uint8), as it is: not entropy-coded, so that no decoder makes pixels of it. A loader reads a
-JPEG file whole and never looks inside, and the data does not compress, as that of a photograph.
+Start, application segment 15 (name, shape), frame, scan, data, end. The data are the sample, image (float32)
+before label (uint8), without entropy coding, so that no decoder can turn them into pixels. Loaders read JPEG
+files as opaque bytes, and the data do not compress, like those of a photograph.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FRAME = _segment(0xC0, bytes([8, 0, 8, 0, 8, 1, 1, 0x11, 0])) + _segment(0xDA, 
 """Baseline, 8 bits, 8 x 8 pixels, one component; one scan of it."""
 _HEAD = len(_OPENING) + len(_FRAME)
 _EDGES = len(_OPENING) - _SHAPE.size
-"""Offset of the shape; what is before it shows that feedrate made the file."""
+"""Offset of the shape; the bytes before it identify files of feedrate."""
 
 
 class Jpeg(Format):
-    """One .jpeg file a sample."""
+    """A .jpeg file per sample."""
 
     suffix = ".jpeg"
     other_suffix = ".jpg"
@@ -51,7 +51,7 @@ class Jpeg(Format):
         if not first.startswith(_START + b"\xff") or size < 4:
             raise bad(name, "not a JPEG file")
         if not first.startswith(_OPENING[:_EDGES]):
-            return  # others' files state no size
+            return  # files of other tools state no size
         if len(first) < _HEAD or not first.endswith(_FRAME):
-            raise bad(name, "a JPEG file that is cut off")
+            raise bad(name, "a truncated JPEG file")
         require_size(name, size, self.planned_bytes(math.prod(_SHAPE.unpack_from(first, _EDGES))))

@@ -1,8 +1,8 @@
 """NIfTI-1: samples as a pair `_x.nii` (float32), `_y.nii` (uint8), plain or gzipped.
 
 NIfTI's first axis varies fastest, so the volume (depth, height, width) in memory is the image
-(width, height, depth) of the file: nothing is turned around. Headers are written and read without nibabel;
-seed volumes, which come in more kinds, are read with it in `emulator.dataset.seeds`.
+(width, height, depth) of the file, without a transposition. Headers are written and read without nibabel;
+`emulator.dataset.seeds` reads seed volumes, which are more varied, with nibabel.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from emulator.dataset.formats.base import (
 from emulator.dataset.sizes import SPACING
 from emulator.errors import SpecError
 
-_DATA = 352  # a header of 348 bytes and 4 bytes that say: no extensions
+_DATA = 352  # a header of 348 bytes and 4 bytes for no extensions
 _ITEMSIZES = {2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 256: 1, 512: 2, 768: 4}
-"""NIfTI's codes of types of numbers -> bytes of each."""
+"""Bytes of a number by NIfTI's code of its type."""
 _CHUNK = 1 << 20
 _LEVEL = 1
-_GZIP = 31  # zlib's number for a gzip header around the deflate stream
+_GZIP = 31  # zlib's window bits for a gzip header
 
 
 def nifti_header(shape: Shape, key: Key) -> bytes:
-    """Return the header of a volume with SPACING in mm, world axes along the array's, as nibabel writes it.
+    """Return the header of a volume with SPACING in mm and world axes along those of the array, like nibabel.
 
     Raises SpecError.
     """
     _, depth, height, width = shape
     if max(shape) > 32767 or shape[0] != 1:
         raise SpecError(
-            f"a NIfTI file cannot hold {shape[0]} x {depth} x {height} x {width} voxels",
-            "it holds one sample of at most 32767 voxels an axis; choose another format",
+            f"a NIfTI file cannot have {shape[0]} x {depth} x {height} x {width} voxels",
+            "it has one sample of at most 32767 voxels per axis; choose another format",
         )
     code, bits = (16, 32) if key == "x" else (2, 8)
     z, y, x = SPACING
@@ -67,7 +67,7 @@ def nifti_header(shape: Shape, key: Key) -> bytes:
 
 
 def _stated_bytes(head: memoryview, name: str) -> int:
-    """Return the size of the unpacked file that its header, 348 bytes, states. Raises DatasetError."""
+    """Return the size of the uncompressed file according to its header of 348 bytes. Raises DatasetError."""
     if len(head) < 348:
         raise bad(name, "too short for a NIfTI header")
     order = next((mark for mark in "<>" if struct.unpack_from(f"{mark}i", head)[0] == 348), None)
@@ -77,7 +77,7 @@ def _stated_bytes(head: memoryview, name: str) -> int:
     code = struct.unpack_from(f"{order}h", head, 70)[0]
     offset = struct.unpack_from(f"{order}f", head, 108)[0]
     if not 3 <= rank <= 4 or min(edges[:rank]) < 1 or code not in _ITEMSIZES:
-        raise bad(name, "a NIfTI header that is not of a volume of numbers")
+        raise bad(name, "a NIfTI header of something other than a volume of numbers")
     if not 348 <= offset <= 1 << 20 or offset != int(offset):
         raise bad(name, f"a NIfTI header with its data at byte {offset}")
     voxels: int = math.prod(edges[:rank])
@@ -98,7 +98,7 @@ class Nifti(PairFormat):
         else:
             plain = gzip.GzipFile(fileobj=opened) if name.endswith(".gz") else opened
             volume = nibabel.Nifti1Image.from_file_map({"image": nibabel.FileHolder(fileobj=plain)})
-        data = np.asanyarray(volume.dataobj).copy()  # of a plain file that is a memory map: read all of it
+        data = np.asanyarray(volume.dataobj).copy()  # reads all of a plain file, which is memory-mapped
         return {self.key(name): data.T}
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
@@ -132,7 +132,7 @@ class NiftiGz(Nifti):
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if len(head) < 18 or bytes(head[:3]) != b"\x1f\x8b\x08":
-            raise bad(name, "not a gzip file, or one that is cut off")
+            raise bad(name, "not a gzip file, or a truncated one")
         try:
             plain = zlib.decompressobj(_GZIP).decompress(head, _DATA)
         except zlib.error as error:
@@ -141,7 +141,7 @@ class NiftiGz(Nifti):
 
 
 def _gzipped(header: bytes, source: Source, size: int) -> Iterator[Piece]:
-    """Yield a header and the `size` bytes of an array as a gzip file without a date."""
+    """Yield a gzip file, without a date, of a header and the `size` bytes of an array."""
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     chunk = memoryview(bytearray(_CHUNK))
     chunk[: len(header)] = header

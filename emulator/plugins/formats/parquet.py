@@ -1,12 +1,11 @@
 """Parquet files, written by pyarrow and read as raw extents of their column chunks.
 
-A reader parses the footer once (pyarrow does) and then asks for the column chunks that it wants of a row
-group, each in one request, as Parquet's C++ reader does without pre-buffering: so do loaders here, which
-cut requests at their block size. Nothing is compressed; values are random bytes in PLAIN encoding, but for
-those of one byte, which PLAIN would store as four: they are in a dictionary. Every page has a checksum. The
-bytes of a file depend on pyarrow's version too.
+Loaders parse the footer once, with pyarrow, and then request the wanted column chunks of a row group, each in
+one request, like Parquet's C++ reader without pre-buffering; requests are split at the block size. Nothing is
+compressed. Values are random bytes in PLAIN encoding; those of one byte, which PLAIN would store as four, are
+in a dictionary. Every page has a checksum. The bytes of a file also depend on pyarrow's version.
 
-Without columns of its own a file holds volumes, one a row: `x`, float32, and `y`, uint8, as fixed-size lists.
+A file without columns in its recipe has a volume per row: `x`, float32, and `y`, uint8, as fixed-size lists.
 """
 
 from __future__ import annotations
@@ -48,20 +47,20 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 @dataclass(frozen=True, slots=True)
 class RowGroups(Index):
-    """The index of one file. A row is never read alone: its row group is."""
+    """The index of one file, which is read by row groups, never by single rows."""
 
     name: str
     metadata: Any
-    """pyarrow's, parsed from the footer once."""
+    """pyarrow's metadata, parsed from the footer once."""
     columns: tuple[int, ...]
-    """Numbers of the leaf columns that are read."""
+    """Numbers of the leaf columns to read."""
     starts: Sequence[int]
-    """First row of each group, and the number of rows behind the last."""
+    """First row of each group, and the number of rows."""
     chunks: Sequence[Sequence[tuple[int, int]]]
-    """Offset and bytes of each chunk of each group. No arrays: few of them are asked for at a time."""
+    """Offset and bytes of each chunk of each group."""
 
     def _groups(self, read: Read) -> range:
-        """Return the groups that begin in `read`, and, unless it goes on, the one with its first row."""
+        """Return the groups that begin in `read`, and unless it continues, the one with its first row."""
         within = read.how != "on"
         first = bisect_left(self.starts, read.first + within)
         return range(first - within, bisect_left(self.starts, read.first + read.samples, first))
@@ -74,7 +73,7 @@ class RowGroups(Index):
 
     def check(self, read: Read, pieces: Pieces) -> None:
         def peek(offset: int, length: int) -> memoryview:
-            """Return the bytes that were read, and zeros between them."""
+            """Return the bytes that were read, with zeros in between."""
             found = bytearray(length)
             for extent, data in pieces:
                 first = max(offset, extent.offset)
@@ -91,7 +90,7 @@ class RowGroups(Index):
             for group in self._groups(read):
                 file.reader.read_row_group(group, column_indices=list(self.columns), use_threads=False)
         except _UNREADABLE as error:
-            raise bad(self.name, f"a page is not what was written ({_first_line(error)})") from None
+            raise bad(self.name, f"a damaged page ({_first_line(error)})") from None
 
 
 class Parquet(Format):
@@ -102,7 +101,7 @@ class Parquet(Format):
     records = True
 
     def __init__(self, columns: tuple[ColumnSpec, ...] = (), row_group: int = 0) -> None:
-        """Take the columns (none: a file holds volumes) and the rows of a row group (0: all in one)."""
+        """Take the columns (none for volumes) and the rows of a row group (0 for a single group)."""
         self._columns = columns
         self._row_group = row_group
 
@@ -119,7 +118,7 @@ class Parquet(Format):
         return [self._row_groups(shape, sources)]
 
     def _row_groups(self, shape: Shape, sources: Sources) -> Iterator[Piece]:
-        """Yield the file, a row group at a time. Columns are filled from x; volumes from x and y."""
+        """Yield the file by row groups. Columns are filled from the source x, volumes from x and y."""
         columns = self._columns
         if not columns:
             voxels = math.prod(shape[1:])
@@ -169,12 +168,12 @@ class Parquet(Format):
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         starts = [0, *accumulate(group.num_rows for group in groups)]
         if not groups or starts[-1] != samples:
-            raise bad(name, f"{starts[-1]} rows where the manifest says {samples}")
+            raise bad(name, f"{starts[-1]} rows, but the manifest says {samples}")
         leaves = [groups[0].column(number) for number in range(groups[0].num_columns)]
         names = [leaf.path_in_schema.partition(".")[0] for leaf in leaves]
         missing = set(columns) - set(names)
         if missing:
-            raise bad(name, f"it has no column {sorted(missing)[0]!r}, which access.columns names")
+            raise bad(name, f"no column {sorted(missing)[0]!r}, which access.columns names")
         wanted = tuple(number for number, leaf in enumerate(names) if not columns or leaf in columns)
         chunks = [[_extent(group.column(number)) for number in wanted] for group in groups]
         return RowGroups(name, metadata, wanted, starts, chunks)
@@ -190,7 +189,7 @@ def _type(column: ColumnSpec) -> Any:
 
 
 def _taken(sink: io.BytesIO) -> bytes:
-    """Return what pyarrow has written since the last time. It keeps count of the file's bytes itself."""
+    """Return and drop the bytes that pyarrow has written, which tracks the file's position itself."""
     data = sink.getvalue()
     sink.seek(0)
     sink.truncate()

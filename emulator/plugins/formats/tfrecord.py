@@ -1,12 +1,12 @@
-"""TFRecord: records of tf.train.Example as TensorFlow's TFRecordWriter frames them, without TensorFlow.
+"""TFRecord: records of tf.train.Example in the framing of TensorFlow's TFRecordWriter, without TensorFlow.
 
 A record: length (uint64), masked CRC-32C of it, data, masked CRC-32C of the data; little-endian. The data
 is an Example with the features `shape` (bytes of three uint32), `size` (int64) and `image` (bytes), the
-latter two as DLIO has them: the image, float32, and the label, uint8, behind it. All records of a file have
-the same length, so that the n-th one lies where arithmetic says.
+latter two as in DLIO: the image (float32) and after it the label (uint8). All records of a file have the same
+length, so that the offset of the n-th one can be computed.
 
 Example{features: Features{feature: map<string, Feature>}}, Feature{bytes_list | int64_list}: each of these
-is a length-delimited field of protocol buffers' wire format, written by hand and read within bounds.
+is a length-delimited field of protocol buffers' wire format, written without their library.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from emulator.dataset.formats.base import (
 from emulator.errors import DatasetError
 from emulator.order import Read
 
-# ---- The Example: its head depends on the shape alone, its last 5 x voxels bytes are the arrays.
+# ---- The Example: its head depends only on the shape, and its last 5 x voxels bytes are the arrays.
 
 _SHAPE = struct.Struct("<3L")
-"""Three numbers of a fixed length, not varints: the bytes of a record depend on its voxels alone."""
+"""Three numbers of a fixed length, not varints, so that the bytes of a record depend only on its voxels."""
 _IMAGE = b"\x0a\x05image"
 
 
@@ -71,7 +71,7 @@ _BEFORE_SHAPE = _feature(b"shape", _field(1, _field(1, bytes(_SHAPE.size))))[: -
 
 
 def example_head(shape: tuple[int, int, int]) -> bytes:
-    """Return an Example up to the bytes of its image, which are its last 5 x voxels."""
+    """Return an Example without the bytes of its image, which are its last 5 x voxels."""
     size = 5 * math.prod(shape)
     first = _BEFORE_SHAPE + _SHAPE.pack(*shape)
     first += _feature(b"size", _field(3, _field(1, _varint(size))))
@@ -84,7 +84,7 @@ def example_head(shape: tuple[int, int, int]) -> bytes:
 
 
 def example_bytes(voxels: Any) -> Any:
-    """Return the bytes of the Example of a sample, image included, by its voxels: a number, or an array."""
+    """Return the bytes of the Example of a sample with `voxels` (a number or an array), image included."""
 
     def varint_bytes(value: Any) -> Any:
         return 1 + sum((value >= 1 << 7 * turn) * 1 for turn in range(1, 6))
@@ -106,42 +106,42 @@ _LENGTH = struct.Struct("<QL")
 _FOOT = 4
 _FRAME = _LENGTH.size + _FOOT
 _AT_ONCE = 1 << 20
-"""Bytes of records that are framed at once, at least one record."""
+"""Bytes of records that are framed at once; at least one record is."""
 _MASK = 0xA282EAD8
 
 
 def masked_crc32c(data: NDArray[np.uint8] | bytes) -> int:
-    """Return the CRC-32C of `data`, masked as TFRecord stores it, so that a CRC of CRCs is no CRC."""
+    """Return the CRC-32C of `data` with TFRecord's mask, which makes CRCs of data with CRCs safe."""
     crc = int(google_crc32c.value(data))
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
 def _length_of(head: memoryview, left: int, name: str) -> int:
-    """Return the bytes of data of the record at `head`, where the file has `left`. Raises DatasetError."""
+    """Return the bytes of data of the record at `head`; the file has `left` more. Raises DatasetError."""
     if len(head) < _LENGTH.size:
         raise bad(name, "not a TFRecord file, or its end is missing")
     length, crc = _LENGTH.unpack_from(head)
     if masked_crc32c(bytes(head[:8])) != crc:
         raise bad(name, "not a TFRecord file: the checksum of a record's length is wrong")
     if length + _FRAME > left:
-        raise bad(name, f"a record of {length} bytes where {max(left - _FRAME, 0)} are left")
+        raise bad(name, f"a record of {length} bytes, but {max(left - _FRAME, 0)} are left")
     return int(length)
 
 
 def wrong_record(data: memoryview) -> str:
-    """Return what is wrong with a framed record or its checksums; empty: nothing."""
+    """Return the error of a framed record or its checksums; empty if it has none."""
     length, crc = _LENGTH.unpack_from(data) if len(data) >= _FRAME else (0, 0)
     if length + _FRAME != len(data) or masked_crc32c(bytes(data[:8])) != crc:
         return "the frame of a record is broken"
     body = np.frombuffer(data[_LENGTH.size : -_FOOT], np.uint8)
     if masked_crc32c(body) != int.from_bytes(data[-_FOOT:], "little"):
-        return "the CRC-32C of a record differs from its data's"
+        return "the CRC-32C of a record does not match its data"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Records(Index):
-    """The index of a file: records of one size, one behind the other, from its first byte to its last."""
+    """The index of a file of contiguous records of the same size."""
 
     name: str
     size: int
@@ -157,8 +157,8 @@ class Records(Index):
         each, rest = divmod(self.size, self.samples)
         if rest:
             raise DatasetError(
-                f"{self.name}: {self.size} bytes are not {self.samples} samples of one size",
-                "--set access.pattern=sequential reads such files, without --verify-reads",
+                f"{self.name}: {self.size} bytes are not {self.samples} samples of the same size",
+                "use --set access.pattern=sequential, without --verify-reads",
             )
         return [Extent(read.first * each, read.samples * each)]
 
@@ -175,7 +175,7 @@ class Records(Index):
 
 
 class TfRecord(Format):
-    """One .tfrecord file, of one sample or many."""
+    """A .tfrecord file of one or many samples."""
 
     suffix = ".tfrecord"
     many = True
@@ -188,7 +188,7 @@ class TfRecord(Format):
         return [self._blocks(shape, sources)]
 
     def _blocks(self, shape: Shape, sources: Sources) -> Iterator[Piece]:
-        """Yield the file, some records at a time: they are the rows of an array."""
+        """Yield the file by blocks of records, which are the rows of an array."""
         samples, voxels = shape[0], math.prod(shape[1:])
         head = example_head(shape[1:])
         length = len(head) + 5 * voxels
