@@ -65,7 +65,7 @@ def has_columns(path: Path, dtype: np.dtype[Any]) -> bool:
     with path.open("rb") as file:
         try:
             return tuple(pyarrow.parquet.read_schema(file).names) == dtype.names
-        except (pyarrow.ArrowException, OSError):
+        except (pyarrow.ArrowException, UnicodeDecodeError, OSError):
             return False
 
 
@@ -89,7 +89,7 @@ def row_blocks(
                 yield rows if only is None else rows[rows[only[0]] == only[1]]
             if not opened.num_row_groups:
                 _structured(path, opened.schema_arrow.empty_table(), dtype)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # a column's name
         if isinstance(error, OSError) and error.errno is not None:
             raise storage_error(error, "cannot read the step log") from None
         # An OSError without a number is pyarrow's own "Couldn't deserialize": damaged, not unreadable.

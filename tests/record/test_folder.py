@@ -25,7 +25,7 @@ from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.files import temporary_name
 from emulator.record.out import ResultFolder, claim_failure, read_result, remove_result, write_result
 from emulator.record.result import SCHEMA, Flag, RunResult, new_result
-from emulator.record.rows import AT_ONCE
+from emulator.record.rows import AT_ONCE, has_columns, read_rows, write_rows
 from emulator.record.steps import (
     SPOOL_ROWS,
     STEP,
@@ -405,6 +405,17 @@ def test_a_damaged_step_log_is_one_line(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SpecError) as error:
         read_steps(tmp_path)
     one_line(error)
+
+
+def test_a_column_whose_name_is_no_text_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    kind = np.dtype([("wait", "<f8")])
+    write_rows(path, kind, [np.zeros(3, kind)])
+    path.write_bytes(path.read_bytes().replace(b"wait", b"\x80ait"))
+    with pytest.raises(SpecError) as error:
+        read_rows(path, kind)
+    assert "not valid Parquet" in one_line(error)
+    assert not has_columns(path, kind)
 
 
 def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
