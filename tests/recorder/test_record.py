@@ -291,6 +291,26 @@ def test_reads_are_traced_at_first_and_steps_are_timed_afterwards(context, persi
     assert load_recipe(str(out / "recipe.toml")).files == 128
 
 
+@TRACED
+def test_reads_count_until_the_tracer_is_killed(tmp_path):
+    data = make_files(tmp_path / "data", [30_000] * 512)
+    words = ("--traced-steps", 500, "--no-check", "--", sys.executable, JOBS, "files", data, "step=0.03")
+    running = recorder(tmp_path / "job", *words)
+    try:
+        assert until(lambda: [one for one in users(str(data)) if one.name() == "pt_data_worker"])
+        time.sleep(1)
+        (tracer,) = (one for one in users(str(data)) if one.name() == "strace")
+        tracer.kill()
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 0, said
+    (loader,) = json.loads((tmp_path / "job" / "record.json").read_text())["loaders"]
+    assert loader["steps"] == 128 and loader["read_steps"] < 100
+    asked = loader["read_steps"] * loader["ahead"] * 4
+    assert asked - 32 <= loader["reads"]["visits"] <= asked + 8
+
+
 def until(found, seconds: float = 30.0):
     """What `found()` gives, once it is true."""
     deadline = time.monotonic() + seconds
@@ -299,9 +319,9 @@ def until(found, seconds: float = 30.0):
     return now
 
 
-def recorder(out: Path, *job: object) -> subprocess.Popen:
-    """`feedrate record` of a job, under way."""
-    words = [sys.executable, "-m", "emulator", "record", "--out", out, "--", *job]
+def recorder(out: Path, *words: object) -> subprocess.Popen:
+    """`feedrate record` with further options, `--` and a job, under way."""
+    words = (sys.executable, "-m", "emulator", "record", "--out", out, *words)
     return subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True)
 
 
@@ -320,7 +340,7 @@ while True:
 
 
 def test_the_first_interrupt_is_the_jobs_and_the_second_ends(tmp_path):
-    running = recorder(tmp_path / "job", sys.executable, "-c", HEEDLESS, tmp_path)
+    running = recorder(tmp_path / "job", "--", sys.executable, "-c", HEEDLESS, tmp_path)
     try:
         assert until((tmp_path / "ready").exists)
         running.send_signal(signal.SIGINT)
@@ -339,7 +359,7 @@ def test_the_first_interrupt_is_the_jobs_and_the_second_ends(tmp_path):
 def test_a_killed_recorder_leaves_nothing(whom, tmp_path):
     """Neither a tracer nor a folder in memory; a job that heeds SIGTERM ends, too."""
     (tmp_path / "job").mkdir()
-    running = recorder(tmp_path / "job" / "out", "sleep", "600")
+    running = recorder(tmp_path / "job" / "out", "--", "sleep", "600")
     try:
         (worker,) = until(psutil.Process(running.pid).children)
         memory = Path("/dev/shm")

@@ -107,7 +107,8 @@ class Listener:
                 due = now + _POLL_SECONDS
                 self._watch.poll()
             steps = self._watch.steps
-            if self._calls >= 0 and steps >= self._traced:
+            # Somebody may have killed the tracer: reads after that are not seen.
+            if self._calls >= 0 and (steps >= self._traced or self._watch.tracer.gone()):
                 selector.unregister(self._calls)
                 self._end_reads()
             self.full = self._enough is not None and steps >= self._enough

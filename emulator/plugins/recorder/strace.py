@@ -122,6 +122,10 @@ class Tracer:
             **dict.fromkeys((b"io_setup", b"io_uring_setup"), self._setup),
         }
 
+    def gone(self) -> bool:
+        """Return True if strace was seen and has ended."""
+        return bool(self.strace) and ended(self.strace)
+
     def feed(self, data: bytes) -> None:
         """Parse the next bytes of strace's output."""
         lines = (self._rest + data).split(b"\n")
