@@ -71,12 +71,13 @@ def starved(
     # From here on some numbers of each rank of the point: (all ranks, causes).
     hosts = over.all(np.array([rank.host for rank in ranks], "U64"))
     mine = zip(ranks, waited, late, woken.sum(axis=0), strict=True)
-    own = over.all(np.array([_own(*rank) for rank in mine]))
+    *by_cause, guessed = over.all(np.array([_own(*rank) for rank in mine])).T
+    own = np.array(by_cause).T
     numbers = over.all(np.unique(steps["rank"]))
     places = np.searchsorted(numbers, np.unique(steps["rank"]))
     everywhere = over.all(seconds)
     _move_to_link(own, hosts, everywhere)
-    alone = _straggler(own, everywhere)
+    alone = _straggler(own, guessed, everywhere)
     total = own[places] + _barriers(own, places, lost, barrier, felt["compute"], over)
     names = list(dict.fromkeys(hosts.tolist()))
     by_host = over.sum(np.array([total[hosts[places] == name].sum(axis=0) for name in names]))
@@ -93,7 +94,10 @@ def _later(steps: Steps, over: Whole) -> Steps:
 
 
 def _own(rank: RankAccount, waited: float, late: float, woken: float) -> Floats:
-    """Seconds that a rank lost by itself, by cause, shape (causes,); `woken` of `late` after barriers."""
+    """Seconds that a rank lost by itself, by cause, shape (causes + 1,); `woken` of `late` after barriers.
+
+    The last one is the part of cores and quota that was sleep, and is taken for a wait for the GIL.
+    """
     reading, process = rank.reading.lasting(waited), rank.process
     stolen = min(reading.storage, reading.work * rank.stolen / max(1e-9, 1 - rank.stolen))
     ready = min(late, process.cores + process.quota)
@@ -104,13 +108,14 @@ def _own(rank: RankAccount, waited: float, late: float, woken: float) -> Floats:
     barrier = min(late - ready - work, woken)
     asleep = late - ready - work - barrier
     holding = asleep / max(1e-9, rank.readers.cores + rank.readers.quota + rank.readers.work)
-    found = np.zeros(len(CAUSES))
+    found = np.zeros(len(CAUSES) + 1)
     found[_STORAGE] = reading.storage - stolen
     found[_CORES] = reading.cores + stolen + ready - quota + holding * rank.readers.cores
     found[_QUOTA] = reading.quota + quota + holding * rank.readers.quota
     found[_WORK] = reading.work + work
     found[_LOADER] = reading.loader + asleep - holding * (rank.readers.cores + rank.readers.quota)
     found[_BARRIER] = barrier
+    found[-1] = holding * (rank.readers.cores + rank.readers.quota)
     return found
 
 
@@ -135,16 +140,17 @@ def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None
             own[hosts == name, _LINK] += extra
 
 
-def _straggler(own: Floats, seconds: Floats) -> int | None:
+def _straggler(own: Floats, guessed: Floats, seconds: Floats) -> int | None:
     """The rank that lost twice as much of its time as any other, mostly asleep for no reason; or None.
 
-    Waiting for the storage, or for a core, is not that: one of many may have bad luck.
+    Waiting for the storage, or for a core, is not that: one of many may have bad luck. Sleep that was
+    `guessed` to be a wait for the GIL is: its readers would hold up the other ranks as well.
     """
     share = own.sum(axis=1) / np.maximum(1e-12, seconds)
     worst = int(share.argmax())
     others = np.delete(share, worst).max(initial=0.0)
     late = len(share) > 1 and share[worst] > max(2 * others, others + UNEVEN)
-    return worst if late and own[worst, _LOADER] > own[worst].sum() / 2 else None
+    return worst if late and own[worst, _LOADER] + guessed[worst] > own[worst].sum() / 2 else None
 
 
 def _barriers(

@@ -115,6 +115,16 @@ def test_a_lock_that_a_worker_without_a_core_keeps_is_for_want_of_cores():
     assert shares(both) == pytest.approx({"cores": 0.75, "loader": 0.25})
 
 
+def test_a_stopped_rank_is_named_though_its_readers_waited_for_cores():
+    readers = Stretch(cores=3.0, work=1.0)
+    ranks = [account(STORAGE, process=Stretch(loader=9.0), readers=readers)] * 3
+    late = np.array([[4.0], [0.1], [0.1]])
+    both, _ = lost(log([[0] * 4] * 3, late=late), "none", ranks)
+    assert both.straggler == 0
+    both, _ = lost(log([[0] * 4] * 3, late=late[[0, 0, 1]]), "none", ranks)
+    assert both.straggler is None
+
+
 def test_stolen_time_looks_like_sleep():
     rank = account(Stretch(storage=0.5, work=0.5), stolen=0.5)
     assert lost(log([[0, 1, 1]]), "none", [rank])[0].cores == pytest.approx(0.5)
