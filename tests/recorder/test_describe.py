@@ -65,6 +65,15 @@ def test_a_file_is_read_in_the_requests_of_the_job():
     assert pattern(whole(100, 50_000), 100).access.head_bytes == 0
 
 
+def test_a_part_of_a_file_is_read_in_as_many_requests_as_by_the_job():
+    """Python's buffer reads whole blocks of 4 KiB first, and then the last one."""
+    part = replace(whole(1, 100 * 65_000), runs=pieces(65_000, 100), bytes=100 * 65_000)
+    found = pattern(replace(part, requests=pieces(61_440, 100) + pieces(3_560, 100)), 100)
+    assert (found.samples_per_file, found.sample_bytes, found.block_bytes) == (100, 65_000, 61_440)
+    assert pattern(replace(part, requests=pieces(65_000, 100)), 100).block_bytes == 65_536
+    assert pattern(replace(part, requests=pieces(4_096, 1600)), 100).block_bytes == 4_096
+
+
 def test_files_of_an_iterable_dataset_are_those_that_were_seen():
     iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)
     found = pattern(whole(40, 50_000), 800, iterable)

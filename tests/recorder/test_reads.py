@@ -93,6 +93,16 @@ def test_a_footer_that_is_read_at_each_visit_is_an_index_and_samples_of_each_epo
     assert found.seen("", {}, False).index_bytes == 20 * footer
 
 
+def test_offsets_before_the_samples_are_an_index_though_each_is_read_at_its_own_place():
+    found = Reduction()
+    found.known(b"/data/one", 2**21)
+    for place in range(20):
+        found.read("", 1, 3, b"/data/one", 4 * place, 8, 0.0)
+        found.read("", 1, 3, b"/data/one", 4096 + 40960 * place, 30_000, 0.0)
+    seen = found.seen("", {}, False)
+    assert seen.index_bytes == 160
+
+
 def test_reads_past_the_page_cache_are_told_apart_in_children_too(tmp_path):
     one = tmp_path / "O_DIRECT.dat"
     one.write_bytes(bytes(8192))

@@ -16,7 +16,7 @@ import numpy as np
 from emulator.config.workload import AccessSpec, SampleSpec
 from emulator.errors import SpecError
 from emulator.plugins.recorder.observation import Loader
-from emulator.plugins.recorder.reads import Reads
+from emulator.plugins.recorder.reads import Pieces, Reads
 from emulator.storage.posix import padded
 from emulator.units import BLOCK_BYTES, show_bytes
 
@@ -387,7 +387,9 @@ def access_of(
     request, bytes_read, pieces = amount.request, 0, 1
     if not (layout.whole or sequential or reads.sizes_only):
         share = each / sample_bytes
-        if min(share, request / each) >= WHOLE:
+        if _several_requests(reads):
+            request = min(request, padded(math.ceil(each)) - BLOCK_BYTES)
+        elif min(share, request / each) >= WHOLE:
             request = max(request, sample_bytes)  # the share of the file's header is no second request
         if share < WHOLE:
             bytes_read = min(round(each), sample_bytes)
@@ -395,7 +397,7 @@ def access_of(
     head = 0
     if layout.whole and not reads.sizes_only:
         first = padded(math.ceil(reads.heads.typical()))
-        if _large_requests(reads) < _SEVERAL * reads.visits:  # one for each file, besides its header
+        if _large(reads.requests) < _SEVERAL * reads.visits:  # one for each file, besides its header
             request = max(reads.sizes)
         head = first if first < request else 0
     wanted = max(request, reads.readahead if reads.sizes_only else 0)
@@ -412,10 +414,16 @@ def access_of(
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
 
 
-def _large_requests(reads: Reads) -> int:
-    """Return the number of requests of at least half the typical size, which are not for headers."""
-    sizes = zip(reads.requests.upper, reads.requests.counts, strict=True)
-    return sum(count for upper, count in sizes if 2 * upper >= reads.requests.typical())
+def _several_requests(reads: Reads) -> bool:
+    """Return True if a part is read in several requests, one after the other: Python's buffer does that."""
+    parts = _large(reads.runs)
+    return reads.requests.count - (reads.runs.count - parts) >= _SEVERAL * parts
+
+
+def _large(pieces: Pieces) -> int:
+    """Return the number of pieces that are no headers: half as long as the typical one, or longer."""
+    sizes = zip(pieces.upper, pieces.counts, strict=True)
+    return sum(count for upper, count in sizes if 2 * upper >= pieces.typical())
 
 
 def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, demand: Demand) -> int:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from emulator.config.reader import at_least
 from emulator.errors import FeedrateError, SpecError
 from emulator.storage.posix import resident_pages
+from emulator.units import BLOCK_BYTES
 
 MOST_FILES = 2_000_000
 """Most files to distinguish. Reads of others count, without their files."""
@@ -32,7 +33,7 @@ _MOST_PAGES = 2**20
 _MOST_RUNS = 2**18
 """Most runs per group whose offsets are kept, 32 bytes each."""
 _INDEX = 3
-"""Reads of an offset, relative to the median offset of its file, from which it is an index, not a sample."""
+"""Reads of a page, relative to the median page of its file, from which it is an index, not a sample."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 _QUANTILES = 257
@@ -501,9 +502,10 @@ def _followed(places: array[int], typical: float) -> tuple[int, int, int]:
 
 
 def _index_bytes(places: array[int]) -> int:
-    """Return the bytes of the runs at offsets that are read much more often than others of their file."""
+    """Return the bytes of the runs that begin in pages where many more begin than in others of their file."""
     runs = np.array(places, np.int64).reshape(-1, 4)
-    where, which, counts = np.unique(runs[:, 1:3], axis=0, return_inverse=True, return_counts=True)
+    begin = runs[:, 1:3] // (1, BLOCK_BYTES)
+    where, which, counts = np.unique(begin, axis=0, return_inverse=True, return_counts=True)
     if not len(where):
         return 0
     often = np.zeros(len(where), bool)
