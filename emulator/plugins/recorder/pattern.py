@@ -152,7 +152,11 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             f"{layout.samples_per_file}"
         )
     elif again and not several:
-        told.append(f"the job reads a sample's bytes {times:.3g} times; the replay reads them once")
+        opens = f"{reads.visits / reads.files:.3g} opens of a file"
+        told.append(
+            f"the job reads a sample's bytes {times:.3g} times, in {opens}; the replay reads them once, and "
+            "so waits for fewer requests where storage answers late"
+        )
     told += _dataset_words(loader, layout, demand, held, len(alike)) + _left_out(loader, amount, each)
     return Pattern(
         files=held,
