@@ -111,7 +111,7 @@ def test_results_of_other_hosts_are_no_set():
     lines = broken([*(alone(number) for number in range(5)), alone(5, host="b")], "v3.0", closed=True)
     assert lines == [
         "2 accelerators: NOT MET  one set: hosts: a and b "
-        "(asked: the same hosts, version and dataset in every run; open and closed)"
+        "(required: the same hosts, version and dataset in every run; open and closed)"
     ]
     again = broken([alone(number) for number in (0, 0, 1, 2, 3, 4, 4)], "v3.0", closed=True)
     assert [line for line in again if "shuffle seeds: 4 in 5 runs" in line]

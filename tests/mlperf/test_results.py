@@ -120,7 +120,7 @@ def test_the_command_imports_compares_exports_and_imports_again(tmp_path):
     assert compared.status == 0, compared.err
     exported = feedrate("export", "--mlperf", tmp_path / "out", "--out", tmp_path / "exported")
     assert exported.status == 0, exported.err
-    assert "NOT MET  steps an epoch: 20 were run (asked: at least 500; 3, open and closed)" in exported.out
+    assert "NOT MET  steps an epoch: 20 were run (required: at least 500; 3, open and closed)" in exported.out
     assert "not an official" in (tmp_path / "exported" / "NOT_A_SUBMISSION.txt").read_text()
     (added,) = (tmp_path / "exported").rglob("run1/*_metadata.json")
     assert added.name == "training_20260101_000000_metadata.json", "without it newer tools see no run of v1.0"

@@ -190,7 +190,7 @@ def test_an_override_may_stand_in_the_metadata_alone(tmp_path):
 @pytest.mark.parametrize(
     ("cores", "said"),
     [
-        (1032, "hosts are unlike: host_cpu_count is 258 on average, 8 by /proc of the first"),
+        (1032, "hosts differ: host_cpu_count is 258 on average, 8 by /proc of the first"),
         (4, "host_cpu_count is 1 of a host in summary.json, 8 by its /proc"),
     ],
 )

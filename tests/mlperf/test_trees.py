@@ -115,7 +115,7 @@ def test_a_tree_of_three_versions(tree, tmp_path):
     assert "not valid JSON" in skipped["20260101_030000"]
     assert skipped["test_data"] == "part of a copy of the benchmark's code"
     assert any("a run of the benchmark kv_cache" in line for line in lines)
-    assert any("/datagen/" in line and "holds no summary.json" in line for line in lines)
+    assert any("/datagen/" in line and "has no summary.json" in line for line in lines)
     left = [line for line in lines if line.startswith("note on")]
     assert any("0_output.json and 1 more: a placeholder" in line for line in left)
     assert any("20260101_010000: 0_output.json: not valid JSON" in line for line in left)
@@ -175,7 +175,7 @@ def test_by_whose_formula_is_decided_or_left_open(tmp_path):
     unknown = import_run(read_run(truth.write(tmp_path / "x", "v3.0", logs=False, metadata=False)))
     assert unknown.figures.skips is None and unknown.figures.x_ideal is None
     assert unknown.figures.either == pytest.approx((truth.x_ideal, truth.x_ideal * 199 / 198))
-    assert "nothing says which formula" in unknown.figures.verdict
+    assert "formula of its throughput is unknown" in unknown.figures.verdict
     # Without oversleep, v2.0's formula would have the accelerators busier than they were.
     exact = Run(steps=200)
     decided = import_run(read_run(exact.write(tmp_path / "y", "v3.0", logs=False, metadata=False)))
@@ -199,7 +199,7 @@ def test_recomputed_above_published_is_said(tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     summary["metric"]["train_au_percentage"] = [80.0, 80.0]
     (folder / "summary.json").write_text(json.dumps(summary))
-    assert "do not fit together" in import_run(read_run(folder)).figures.verdict
+    assert "contradict each other" in import_run(read_run(folder)).figures.verdict
 
 
 def test_a_run_takes_no_more_steps_than_it_was_told(tmp_path):
@@ -235,7 +235,7 @@ def test_a_configuration_of_another_workload_never_agrees(tmp_path):
     shutil.copy(other / "dlio_config" / "config.yaml", folder / "dlio_config" / "config.yaml")
     done = feedrate("import", folder.parent, "--out", tmp_path / "out")
     assert done.status == 0, done.err
-    assert "not possible" in done.out and "they agree" not in done.out
+    assert "impossible" in done.out and "they agree" not in done.out
     (point,) = read_result(tmp_path / "out").points
     (flag,) = (flag for flag in point.flags if flag.name == "documents")
     assert "train.computation_time is 25.0 in config.yaml, 0.1 in the metadata" in flag.sentence
@@ -253,9 +253,9 @@ def test_the_accelerator_is_known_without_overrides(tmp_path, lost, source):
         (folder / "dlio_config" / name).unlink()
     ((name, (imported,)),) = import_folder(folder).groups.items()
     assert name == "unet3d-h100" and imported.workload.accelerator.name == "NVIDIA H100"
-    assert [why for why in imported.said if why.startswith("not there")] == (
-        [f"not there: {', '.join(sorted(lost, key=('hydra.yaml', 'overrides.yaml').index))}, 0_output.json, "
-         f"1_output.json"] if lost else ["not there: 0_output.json, 1_output.json"]
+    assert [why for why in imported.said if why.startswith("missing")] == (
+        [f"missing: {', '.join(sorted(lost, key=('hydra.yaml', 'overrides.yaml').index))}, 0_output.json, "
+         f"1_output.json"] if lost else ["missing: 0_output.json, 1_output.json"]
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Compare facts that several documents of one run state: a sentence for each that does not agree.
+"""Compare facts that several documents of one run state, and yield a sentence on each contradiction.
 
-A published tree says most things twice. A document that is damaged, of another run, or missing is caught by
-the other ones; a fact that only one document states is believed. Pure.
+A published tree states most facts twice, so other documents reveal one that is damaged, missing or from
+another run. A fact that only one document states is trusted. Pure.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from emulator.plugins.mlperf.workload import USED
 from emulator.record.result import Checkpoint, Flag
 
 _RATE = 0.05
-"""Share by which a rate may differ from what accelerators, batch, step time and AU give."""
+"""Relative difference allowed between a rate and accelerators x batch / step time x AU."""
 _EXACT = 0.002
-"""Share by which two documents may differ in what is one number, rounded."""
+"""Relative difference allowed between two documents that state one number, for rounding."""
 _SIZE = 0.02
-"""Share by which a checkpoint's size, mean times and logged rates may differ from what follows."""
+"""Relative difference allowed for a checkpoint's size and for logged rates."""
 _BLOCK = 0.01
-"""Seconds by which a block's log and its times may differ; in published runs they differ by 0.002."""
+"""Largest difference in seconds between a block's log and its start and end. In published runs: 0.002."""
 _WINDOW = 60.0
-"""Seconds by which an epoch may lie outside its run, and a folder's name beside its run's start."""
+"""Seconds by which an epoch may be outside its run, and a folder's name later than its run's start."""
 _STEP = 0.05
-"""Share of a step by which the parts of a logged step may miss its whole."""
+"""Share of a step by which load and compute in a log may fall short of proc."""
 _EXPECTED = ("start", "num_hosts", "hostname", "num_samples_per_file", "host_memory_GB", "host_cpu_count")
 _PUBLISHED = {
     "sample": ("format", "bytes_mean", "bytes_sd", "samples_per_file"),
@@ -49,27 +49,27 @@ _PUBLISHED = {
     "accelerator": ("step_seconds",),
     "training": ("epochs", "au_threshold"),
 }
-"""Section of a workload -> keys that MLPerf's YAML file gives."""
+"""Keys that MLPerf's YAML files have, by section of a workload."""
 _NAMED = re.compile(r"(\d{8})_(\d{6})")
 
 
-def documents(said: Sequence[str]) -> Flag:
-    """Return the flag that says what of a run's documents is left out, missing, or does not agree."""
-    return Flag(name="documents", value=len(said), threshold=0.0, sentence=f"{'; '.join(said)}.")
+def documents(reasons: Sequence[str]) -> Flag:
+    """Return the flag on documents of a run that are left out, missing or contradictory."""
+    return Flag(name="documents", value=len(reasons), threshold=0.0, sentence=f"{'; '.join(reasons)}.")
 
 
 # ---- One fact in two documents.
 
 
-def _differ(fact: str, told: Mapping[str, Any], share: float = 1e-9) -> Iterator[str]:
-    """Say where a fact stands (`in config.yaml`) with values that differ by more than `share`.
+def _differ(fact: str, by_place: Mapping[str, Any], share: float = 1e-9) -> Iterator[str]:
+    """Yield a sentence if the values of `fact` differ by more than `share`.
 
-    A value of None is not stated.
+    `by_place` has the value by the place that states it (`in config.yaml`), None for unknown.
     """
-    stated = {where: value for where, value in told.items() if value is not None}
+    stated = {place: value for place, value in by_place.items() if value is not None}
     values = list(stated.values())
     if any(not _same(values[0], value, share) for value in values[1:]):
-        yield f"{fact} is " + ", ".join(f"{_short(value)} {where}" for where, value in stated.items())
+        yield f"{fact} is " + ", ".join(f"{_short(value)} {place}" for place, value in stated.items())
 
 
 def _same(one: Any, other: Any, share: float) -> bool:
@@ -84,7 +84,7 @@ def _short(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number other than 0, which DLIO writes for what it does not know; else None."""
+    """Return a number other than 0, which DLIO writes for an unknown one; else None."""
     return float(value) if isinstance(value, int | float) and value else None
 
 
@@ -93,7 +93,7 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def moment(value: Any) -> datetime | None:
-    """Return a time of day without its zone; None where `value` is none."""
+    """Return the ISO 8601 time in `value` without its time zone; None if it is not one."""
     try:
         return datetime.fromisoformat(str(value)).replace(tzinfo=None)
     except ValueError:
@@ -104,7 +104,7 @@ def moment(value: Any) -> datetime | None:
 
 
 def stated_config(run: RunFolder) -> Config | None:
-    """Return config.yaml, or the parameters in v3.0's metadata; None without. Raises SpecError."""
+    """Return config.yaml, or the parameters in v3.0's metadata; None without either. Raises SpecError."""
     table = run.configs.get("config.yaml") or _parameters(run)
     if not table:
         return None
@@ -123,26 +123,26 @@ def _overrides(run: RunFolder) -> list[str]:
 
 
 def choices(run: RunFolder) -> dict[str, str]:
-    """Return document -> the workload that it says was chosen, MODEL or MODEL-ACCELERATOR; surest first."""
+    """Return the chosen workload (MODEL or MODEL-ACCELERATOR) by document, the most reliable first."""
     groups = [text for text in _overrides(run) if "workload=" in text[:12]]
-    found = {"overrides.yaml": parse_overrides(groups).workload}
+    chosen = {"overrides.yaml": parse_overrides(groups).workload}
     hydra = Config("hydra.yaml", {"hydra": _table(run.configs.get("hydra.yaml")).get("hydra")})
-    found["hydra.yaml"] = str(hydra.at("hydra.runtime.choices.workload") or "")
+    chosen["hydra.yaml"] = str(hydra.at("hydra.runtime.choices.workload") or "")
     for name, value in run.metadata.items():
         args = _table(_table(value).get("args"))
         model = _table(value).get("model") or args.get("model") or ""
         accelerator = _table(value).get("accelerator") or args.get("accelerator_type") or ""
-        found[name] = f"{model}-{accelerator}".rstrip("-") if isinstance(model, str) else ""
+        chosen[name] = f"{model}-{accelerator}".rstrip("-") if isinstance(model, str) else ""
     known = [*names("workloads"), *checkpoint_models()]
     models = {name.partition("-")[0] for name in names("workloads")}
     parts = [_dashed(part) for part in reversed(run.name.split("/")[:-1])]
     named = [*(part for part in parts if part in known), *(part for part in parts if part in models)]
-    found["the folder"] = next(iter(named), "")
-    return {document: _dashed(name) for document, name in found.items() if name}
+    chosen["the folder"] = next(iter(named), "")
+    return {document: _dashed(name) for document, name in chosen.items() if name}
 
 
 def _chosen(run: RunFolder) -> str | None:
-    """Return the workload in the words of the document that says most; None where another contradicts it."""
+    """Return the workload's most detailed name in any document; None if another contradicts it."""
     names = choices(run).values()
     longest = max(names, key=len, default="")
     agree = all(name == longest or longest.startswith(f"{name}-") for name in names)
@@ -150,9 +150,9 @@ def _chosen(run: RunFolder) -> str | None:
 
 
 def version_of(run: RunFolder) -> str | None:
-    """Return the version whose formulas a training follows; None: nothing tells.
+    """Return the version whose formulas a training follows; None if unknown.
 
-    Without metadata it is the only version that has the accelerator, where the documents agree on that.
+    Without metadata it is the only version that has the accelerator, if the documents agree on that.
     """
     model, _, accelerator = (_chosen(run) or "").partition("-")
     having = [name for name, version in VERSIONS.items() if accelerator in version.workloads.get(model, ())]
@@ -165,7 +165,7 @@ def _dashed(name: str) -> str:
 
 
 def of_configuration(run: RunFolder) -> Iterator[str]:
-    """Say where the documents differ in what was chosen, overridden and set. Raises SpecError."""
+    """Yield a sentence on each difference in the workload, overrides and parameters. Raises SpecError."""
     texts, chosen = _overrides(run), choices(run)
     if _chosen(run) is None:
         yield "the workload is " + ", ".join(f"{name} by {document}" for document, name in chosen.items())
@@ -178,20 +178,20 @@ def of_configuration(run: RunFolder) -> Iterator[str]:
         return
     config = Config("config.yaml", workload_table(run.configs["config.yaml"], f"{run.name}/config.yaml"))
     changes = [change for change in parse_overrides(texts).changes if not change.deletes]
-    told = [("in overrides.yaml", ".".join(change.path), change.value) for change in changes]
+    stated = [("in overrides.yaml", ".".join(change.path), change.value) for change in changes]
     if parameters := _parameters(run):
         other = Config("", workload_table(parameters, f"{run.name}: metadata"))
         same = {key for key, _ in other.leaves()} & {key for key, _ in config.leaves()}
-        told += [("in the metadata", key, other.at(key)) for key in sorted({*USED, *same})]
-    for where, key, value in told:
-        own = config.at(key)
-        if not isinstance(own, Mapping) and not own is value is None:
-            shown = {"in config.yaml": own, where: value}
-            yield from _differ(key, {at: "not there" if v is None else v for at, v in shown.items()})
+        stated += [("in the metadata", key, other.at(key)) for key in sorted({*USED, *same})]
+    for place, key, value in stated:
+        configured = config.at(key)
+        if not isinstance(configured, Mapping) and not configured is value is None:
+            shown = {"in config.yaml": configured, place: value}
+            yield from _differ(key, {at: "missing" if v is None else v for at, v in shown.items()})
 
 
 def _of_catalogue(run: RunFolder, spec: Workload) -> Iterator[str]:
-    """Say which published parameters differ, although no override says so."""
+    """Yield a sentence for each published parameter that differs without an override."""
     if spec.name not in names("workloads"):
         return
     changed = {".".join(change.path) for change in parse_overrides(_overrides(run)).changes}
@@ -199,12 +199,12 @@ def _of_catalogue(run: RunFolder, spec: Workload) -> Iterator[str]:
         key for value in run.metadata.values() for key in _table(_table(value).get("override_parameters"))
     }
     overridden = {USED.get(key) for key in changed}
-    own, known = asdict(spec), asdict(load_workload(spec.name))
+    used, known = asdict(spec), asdict(load_workload(spec.name))
     for section, keys in _PUBLISHED.items():
         for key in keys:
             if f"{section}.{key}" not in overridden:
-                told = {"here": own[section][key], f"in MLPerf's {spec.name}": known[section][key]}
-                for why in _differ(f"{section}.{key}", told):
+                values = {"here": used[section][key], f"in MLPerf's {spec.name}": known[section][key]}
+                for why in _differ(f"{section}.{key}", values):
                     yield f"{why}: no override says so"
 
 
@@ -212,7 +212,7 @@ def _of_catalogue(run: RunFolder, spec: Workload) -> Iterator[str]:
 
 
 def _missing(run: RunFolder, ranks: int, logs: bool = True) -> Iterator[str]:
-    """Say which documents are not there. v1.0's logs were rarely published."""
+    """Yield sentences on missing documents and keys. v1.0's logs were rarely published."""
     missing = [name for name in ("config.yaml", "hydra.yaml", "overrides.yaml") if name not in run.configs]
     if run.layout == "v1.0":
         expected = {"per_epoch_stats.json"} - ({"per_epoch_stats.json"} if "" in run.epochs else set())
@@ -223,28 +223,28 @@ def _missing(run: RunFolder, ranks: int, logs: bool = True) -> Iterator[str]:
         expected |= {f"{rank}_output.json" for rank in range(ranks) if str(rank) not in run.logs}
     missing += sorted(expected)
     if run.metadata and run.version is None:
-        yield f"{next(iter(run.metadata))} is of no version that is known"
-    counts = {len(own) for own in (run.logs, run.epochs) if own and "" not in own}
+        yield f"{next(iter(run.metadata))} is of an unknown version"
+    counts = {len(ranks_of) for ranks_of in (run.logs, run.epochs) if ranks_of and "" not in ranks_of}
     stated = [_table(value).get("num_processes") for value in run.metadata.values()]
     counts |= {value for value in stated if isinstance(value, int)}
     if other := counts - {ranks}:
-        yield f"summary.json: num_accelerators is {ranks}, its other documents are of {max(other)}"
+        yield f"summary.json: num_accelerators is {ranks}, but other documents are of {max(other)}"
     if len({len(epochs) for epochs in run.epochs.values()}) > 1:
         yield "not every per_epoch_stats.json has the same epochs"
     if missing:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        yield f"not there: {', '.join(missing[:4])}{more}"
+        yield f"missing: {', '.join(missing[:4])}{more}"
     for key in _EXPECTED:
         if key not in run.summary and (key != "num_samples_per_file" or "num_files_train" in run.summary):
             yield f"summary.json has no {key}"
 
 
 def _of_machines(run: RunFolder, machines: Machines) -> Iterator[str]:
-    """Compare hosts, memory and cores with what /proc said."""
+    """Compare hosts, memory and cores with the copies of /proc."""
     hosts = {len(machines.host_memory_GB), len(machines.host_cpu_count)} - {0, 1}
     if hosts - {machines.num_hosts} or machines.num_hosts > machines.num_accelerators:
         each = " and ".join(map(str, sorted(hosts))) or str(machines.num_accelerators)
-        yield f"summary.json: num_hosts is {machines.num_hosts}, and its lists have {each}"
+        yield f"summary.json: num_hosts is {machines.num_hosts}, but its lists have {each}"
     info = _table(run.summary.get("host_cpuinfo"))
     kib = str(_table(run.summary.get("host_meminfo")).get("MemTotal")).partition(" ")[0]
     # The last processor of /proc/cpuinfo is on the last socket.
@@ -255,13 +255,13 @@ def _of_machines(run: RunFolder, machines: Machines) -> Iterator[str]:
     }
     for fact, (stated, by_proc) in facts.items():
         furthest = max(stated, key=lambda value: abs(value - by_proc), default=None)
-        # Of several hosts in one place only the mean is known: the first may well have another share of it.
+        # Of hosts that DLIO added up only the mean is known, from which the first host may well differ.
         averaged = len(stated) > 1 and not all(getattr(machines, fact)[: len(stated)])
         if averaged and by_proc and sum(stated) > by_proc and not _same(stated[0], by_proc, _EXACT):
-            yield f"hosts are unlike: {fact} is {stated[0]:g} on average, {by_proc:g} by /proc of the first"
+            yield f"hosts differ: {fact} is {stated[0]:g} on average, {by_proc:g} by /proc of the first"
             continue
-        told = {"of a host in summary.json": furthest, "by its /proc": by_proc or None}
-        yield from _differ(fact, told, _EXACT)
+        values = {"of a host in summary.json": furthest, "by its /proc": by_proc or None}
+        yield from _differ(fact, values, _EXACT)
 
 
 def _whole(value: Any, otherwise: int = 0) -> int:
@@ -269,7 +269,7 @@ def _whole(value: Any, otherwise: int = 0) -> int:
 
 
 def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
-    """Compare when the run began with its epochs and with the name of its folder."""
+    """Compare the start of the run with its epochs and with its folder's name."""
     start, end = moment(machines.start), moment(run.summary.get("end"))
     if start is None:
         yield f"summary.json: start is {_short(machines.start)}"
@@ -279,43 +279,43 @@ def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
         named = moment(f"{match[1]}T{match[2]}")
         # mlpstorage names the folder before it collects facts about the cluster and starts ranks.
         if named and not -_WINDOW <= (start - named).total_seconds() <= 60 * _WINDOW:
-            yield f"the folder is called {folder}, and summary.json says {machines.start}"
+            yield f"the folder's name is {folder}, but summary.json has the start {machines.start}"
         if off := next((name for name in run.metadata if _NAMED.search(name) and folder not in name), ""):
             yield f"{off} is of another run than {folder}"
-    own = run.epochs.get("0", run.epochs.get("", {})).values()
-    parts = [part for epoch in own for part in (epoch, *epoch.values()) if isinstance(part, Mapping)]
+    of_rank_0 = run.epochs.get("0", run.epochs.get("", {})).values()
+    parts = [part for epoch in of_rank_0 for part in (epoch, *epoch.values()) if isinstance(part, Mapping)]
     first = min(filter(None, (moment(part.get("start")) for part in parts)), default=None)
-    # Rank 0 writes the summary, so both are of one clock.
+    # Rank 0 writes the summary, so both times are from one clock.
     if first and not -1 <= (first - start).total_seconds() <= 60 * _WINDOW:
-        yield f"summary.json: start is {machines.start}, and the first epoch began at {first.isoformat()}"
+        yield f"summary.json: start is {machines.start}, but the first epoch began at {first.isoformat()}"
     for rank, epochs in run.epochs.items():
         for epoch, span in epochs.items():
             spans = [(key, value) for key, value in span.items() if isinstance(value, Mapping)]
             for key, value in [("", span)] * ("start" in span) + spans:
-                if why := _span_is_odd(value, start, end):
+                if why := _why_odd(value, start, end):
                     where = f"{rank}{'_' if rank else ''}per_epoch_stats.json"
                     yield f"{where}: epoch {epoch}{f', {key}' if key else ''}: {why}"
-                    return  # there may be thousands: the first one is enough
+                    return  # there may be thousands
 
 
-def _span_is_odd(span: Mapping[str, Any], start: datetime, end: datetime | None) -> str:
+def _why_odd(span: Mapping[str, Any], start: datetime, end: datetime | None) -> str:
     begin, finish = moment(span.get("start")), moment(span.get("end"))
     try:
         seconds = float(span.get("duration", "nan"))
     except (TypeError, ValueError):
         return f"its duration is {_short(span.get('duration'))}"
     if begin is None or (finish is None and "end" in span):
-        return "its times are not there"
+        return "its start or end is missing"
     if (begin - start).total_seconds() < -_WINDOW or (end and (begin - end).total_seconds() > _WINDOW):
-        return "it is not within its run"
+        return "it is outside its run"
     apart = (finish - begin).total_seconds() if finish else seconds
-    # An epoch ends when its loader is torn down, and v3.0's duration with its last step, hundredths of a
+    # An epoch ends when its loader is torn down; v3.0's duration ends with its last step, hundredths of a
     # second after its last block.
     blocks = [moment(part.get("end")) for part in span.values() if isinstance(part, Mapping)]
     stepped = max(((part - begin).total_seconds() for part in blocks if part), default=apart)
     room = 0.02 + 0.001 * seconds
     if not math.isnan(seconds) and not stepped - room <= seconds <= apart + room:
-        return f"it took {seconds:g} s, and from start to end it is {apart:g}"
+        return f"its duration is {seconds:g} s, but from start to end it took {apart:g} s"
     return ""
 
 
@@ -325,7 +325,7 @@ def _span_is_odd(span: Mapping[str, Any], start: datetime, end: datetime | None)
 def of_training(
     run: RunFolder, published: PublishedTraining, spec: Workload, figures: Figures, blocks: Sequence[Block]
 ) -> list[str]:
-    """Say where the documents of a training do not agree, or one is missing. Raises SpecError."""
+    """Return a sentence on each missing or contradictory document of a training. Raises SpecError."""
     return [
         *_missing(run, published.num_accelerators),
         *of_configuration(run),
@@ -339,14 +339,14 @@ def of_training(
 
 
 def _of_rate(published: PublishedTraining, spec: Workload, figures: Figures) -> Iterator[str]:
-    """Compare the published rate with accelerators x batch / step time x AU. Both numbers are said."""
+    """Compare the published rate with accelerators x batch / step time x AU."""
     ideal = published.num_accelerators * spec.ideal_samples_per_second
     rate = published.mean_rate
     steps = published.steps_per_epoch(spec.loader.batch_size)
     skips = figures.skips or 0
     counted = rate * (steps - 1) / (steps - skips) if skips and steps > skips else rate
     by_au = ideal * figures.au_published
-    slow_start = figures.skips == 0 and counted < by_au  # this throughput has the start-up in it
+    slow_start = figures.skips == 0 and counted < by_au  # this throughput includes the start-up
     if np.isfinite(ideal) and not slow_start and not _same(counted, by_au, _RATE):
         yield (
             f"{rate:,.6g} samples/s were published, {by_au:,.6g} are "
@@ -356,7 +356,7 @@ def _of_rate(published: PublishedTraining, spec: Workload, figures: Figures) -> 
 
 
 def _of_summary(run: RunFolder, published: PublishedTraining, spec: Workload) -> Iterator[str]:
-    """Compare numbers of the summary with each other and with the configuration."""
+    """Compare numbers in the summary with each other and with the configuration."""
     metric, config = _table(run.summary.get("metric")), stated_config(run)
     au, epochs = 100 * published.mean_au, len(published.au)
     means = {
@@ -365,52 +365,52 @@ def _of_summary(run: RunFolder, published: PublishedTraining, spec: Workload) ->
         "train_io_mean_MB_per_second": published.mean_rate * spec.sample.bytes_mean / MIB,
     }
     for key, mean in means.items():
-        told = {"in summary.json": _number(metric.get(key)), "by its other numbers": mean}
-        yield from _differ(key, told, _EXACT)
+        numbers = {"in summary.json": _number(metric.get(key)), "by its other numbers": mean}
+        yield from _differ(key, numbers, _EXACT)
     yield from _differ("epochs", {"in summary.json": run.summary.get("epochs"), "by its metric": epochs})
     met = {True: "met", False: "not met", None: None}
-    asked = spec.training.au_threshold
-    verdicts = {"by the summary": met[published.met], f"by the {asked:.0%} asked for": met[au >= 100 * asked]}
+    limit = spec.training.au_threshold
+    verdicts = {"by the summary": met[published.met], f"by the limit of {limit:.0%}": met[au >= 100 * limit]}
     yield from _differ(f"AU {au:.2f} %", verdicts)
     for key in ("num_files_train", "num_samples_per_file"):
-        asked_for = config.at(f"dataset.{key}") if config else None
-        told = {"in config.yaml": asked_for, "in summary.json": getattr(published, key)}
-        yield from _differ(f"dataset.{key}", told)
+        configured = config.at(f"dataset.{key}") if config else None
+        values = {"in config.yaml": configured, "in summary.json": getattr(published, key)}
+        yield from _differ(f"dataset.{key}", values)
     if any(epoch_seconds(run, epoch) is None for epoch in range(epochs)):
-        yield "per_epoch_stats.json does not time every epoch"
+        yield "per_epoch_stats.json does not have the times of every epoch"
 
 
 def _of_logs(
     run: RunFolder, published: PublishedTraining, spec: Workload, blocks: Sequence[Block]
 ) -> Iterator[str]:
-    """Compare the logs with the summary, and the parts of their steps with the whole."""
+    """Compare the logs with the summary, and parts of logged steps with the whole."""
     if not blocks:
         return
-    told = {"in 0_output.json": run.logs["0"].get("hostname") or None}
-    yield from _differ("hostname", {**told, "in summary.json": published.hostname or None})
+    logged_name = {"in 0_output.json": run.logs["0"].get("hostname") or None}
+    yield from _differ("hostname", {**logged_name, "in summary.json": published.hostname or None})
     step = spec.accelerator.step_seconds
     for block in blocks:
         rest = block.proc - block.load - block.compute
-        # v1.0 logs nominal compute, so that a stalled sleep is in the rest; the others log it as it was.
+        # v1.0 logs nominal compute, so that a stalled sleep is in the rest; the others log measured compute.
         nominal = run.layout == "v1.0"
         room = _STEP * step + (1.0 if nominal else 0.05)
         where = f"{block.rank}_output.json, epoch {block.epoch + 1}"
         if (rest < -0.01 * step - 0.001).any() or (rest > room).any():
             worst = int(np.argmax(np.abs(rest)))
-            yield f"{where}: load and compute of step {worst + 1} are {-rest[worst]:+.3g} s beside its proc"
+            yield f"{where}: load + compute - proc of step {worst + 1} is {-rest[worst]:+.3g} s"
             return
         least, most = block.compute.min(), block.compute.max()
         if least < step * (1 - _EXACT) or (nominal and most > step * (1 + _EXACT)):
             yield f"{where}: compute is {least:g} to {most:g} s, not {step:g}{'' if nominal else ' at least'}"
             return
-        # A step that is longer in the log than it was leaves no time for the barriers.
-        own, by_au = block.proc[1:].sum(), block.compute[1:].sum() / block.au if block.au else np.inf
-        if own > by_au * (1 + _EXACT):
-            yield f"{where}: steps after the first are {own:.4g} s long, with barriers {by_au:.4g} by its AU"
+        # Steps that are too long in the log leave no time for the barriers.
+        steps_took, by_au = block.proc[1:].sum(), block.compute[1:].sum() / block.au if block.au else np.inf
+        if steps_took > by_au * (1 + _EXACT):
+            yield f"{where}: steps after the first took {steps_took:.4g} s, by AU with barriers {by_au:.4g}"
             return
         whole, timed = by_au + block.proc[0], block_seconds(run, block)
         if timed and block.au and abs(whole - timed) > _BLOCK:
-            yield f"{where}: its first step and its AU give {whole:.6g} s, its start and end {timed:.6g}"
+            yield f"{where}: by its first step and AU it took {whole:.6g} s, by its start and end {timed:.6g}"
             return
     samples, steps = defaultdict[int, float](float), defaultdict[int, int](int)
     for block in blocks:
@@ -427,7 +427,7 @@ def _of_logs(
 def of_checkpoints(
     run: RunFolder, workload: Mapping[str, Any], machines: Machines, checkpoints: Sequence[Checkpoint]
 ) -> list[str]:
-    """Say where the documents of a run of checkpoints do not agree, or one is missing. Raises SpecError."""
+    """Return a sentence on each missing or contradictory document of checkpoints. Raises SpecError."""
     return [
         *_missing(run, machines.num_accelerators, logs=False),
         *of_configuration(run),
@@ -451,22 +451,22 @@ def _of_model(workload: Mapping[str, Any], ranks: int, checkpoints: Sequence[Che
         yield f"{', '.join(differ)} of the model differ from those of {name}"
     directions = [checkpoint.direction for checkpoint in checkpoints]
     for direction in ("write", "read"):
-        made, asked = directions.count(direction), workload["io"][f"{direction}s"]
-        if made != asked:
-            yield f"{made} checkpoints were timed to {direction}, config.yaml asks for {asked}"
+        made, configured = directions.count(direction), workload["io"][f"{direction}s"]
+        if made != configured:
+            yield f"{made} checkpoint {direction}s have times, but config.yaml asks for {configured}"
     try:
         expected = total(model, data_parallel(model, ranks, workload["subset"]), ranks)
     except SpecError as error:
         yield error.what
         return
-    told = {"by the summary": checkpoints[0].bytes / GIB, "by its model and ranks": expected / GIB}
-    yield from _differ("GiB of a checkpoint", told, _SIZE)
+    sizes = {"by the summary": checkpoints[0].bytes / GIB, "by its model and ranks": expected / GIB}
+    yield from _differ("GiB of a checkpoint", sizes, _SIZE)
 
 
 def _of_checkpoint_metric(run: RunFolder, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     """Compare the means in the summary with those of rank 0, from which DLIO takes them."""
     if len({repr([sorted(epoch) for epoch in epochs.values()]) for epochs in run.epochs.values()}) > 1:
-        yield "not every per_epoch_stats.json times the same checkpoints"
+        yield "not every per_epoch_stats.json has the same checkpoints"
     metric, size = _table(run.summary.get("metric")), checkpoints[0].bytes / GIB
     first = run.epochs.get("0", run.epochs.get("", {})).values()
     for verb in ("save", "load"):
@@ -475,5 +475,5 @@ def _of_checkpoint_metric(run: RunFolder, checkpoints: Sequence[Checkpoint]) -> 
         means = {"duration_mean_seconds": seconds, "io_mean_GB_per_second": [size / each for each in seconds]}
         for name, values in means.items() if seconds else ():
             key = f"{verb}_checkpoint_{name}"
-            told = {"in summary.json": metric.get(key, "not there"), "by its rank 0": fmean(values)}
-            yield from _differ(key, told, _EXACT)
+            stated = {"in summary.json": metric.get(key, "missing"), "by its rank 0": fmean(values)}
+            yield from _differ(key, stated, _EXACT)

@@ -1,4 +1,4 @@
-"""Read YAML and JSON that others wrote as plain values, within limits. Nothing is executed.
+"""Read YAML and JSON from outside as plain values, within limits. Nothing is executed.
 
 Values are None, booleans, finite numbers, text, lists, and tables whose keys are text.
 """
@@ -23,9 +23,9 @@ DEPTH = 32
 NUMBER = 1e18
 """Largest number; no count, size in bytes or time in seconds is larger."""
 TEXT = 200_000
-"""Largest number of characters of one text, which may be a copy of /proc/cpuinfo."""
-_OF_VALUES = (ValueError, OverflowError, LookupError, TypeError, AttributeError)
-"""Errors of PyYAML's converters of dates and numbers, which it lets through."""
+"""Most characters of one text, which may be a copy of /proc/cpuinfo."""
+_VALUE_ERRORS = (ValueError, OverflowError, LookupError, TypeError, AttributeError)
+"""Errors that PyYAML's converters of dates and numbers raise."""
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -61,7 +61,7 @@ def parse_yaml(text: str, name: str) -> Any:
     try:
         loader = _PlainLoader(text)
         value = loader.get_single_data()
-    except (yaml.YAMLError, RecursionError, *_OF_VALUES) as error:
+    except (yaml.YAMLError, RecursionError, *_VALUE_ERRORS) as error:
         raise SpecError(f"{name}: not valid YAML", _summary(error)) from None
     return _checked(value, name)
 
@@ -108,7 +108,7 @@ def _read_text(path: Path, limit: int) -> str:
     except ValueError as error:  # a NUL in the path
         raise StorageError(f"cannot read {str(path)!r}", str(error)) from None
     if len(data) > limit:
-        raise SpecError(f"{path}: larger than {limit} bytes", "files of MLPerf and DLIO are smaller")
+        raise SpecError(f"{path}: larger than {limit} bytes", "MLPerf's and DLIO's files are smaller")
     try:
         return data.decode()
     except UnicodeDecodeError:

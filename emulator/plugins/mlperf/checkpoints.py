@@ -1,7 +1,7 @@
 """Import published checkpoint runs (MLPerf Storage v2.0 and v3.0) as results of the kind checkpoint.
 
-DLIO logs when each rank began each checkpoint and how long it took (`save_ckptN`, `load_ckptN`); the
-size is that of all ranks. Its GB is 2^30 bytes.
+DLIO logs the start and duration of each rank's checkpoints (`save_ckptN`, `load_ckptN`) and the size of all
+ranks together. Its GB is 2^30 bytes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class ImportedCheckpoints(Imported):
 
     @property
     def group(self) -> object:
-        # Its writes and its reads may be two runs.
+        # Writes and reads may be separate runs.
         return self.run.name.rpartition("/")[0], repr(self.workload["shape"]), self.machines.num_accelerators
 
     @property
     def order(self) -> str:
-        return self.start.isoformat()  # writes come before the reads of what they wrote
+        return self.start.isoformat()  # a checkpoint is written before it is read
 
     @property
     def named(self) -> tuple[str, str]:
@@ -89,7 +89,7 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     """Read the checkpoints of `run`. Raises SpecError naming what is missing or wrong."""
     config = stated_config(run)
     if config is None:
-        raise SpecError(f"{run.name}: a run of checkpoints without its configuration")
+        raise SpecError(f"{run.name}: a checkpoint run without its configuration")
     name = re.sub(r"^llama_", "llama3-", config.model("model"))
     model = checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name))
     machines, metric = read_machines(run), read_metric(run, CheckpointMetric)
@@ -119,7 +119,7 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
 
 
 def _checkpoints(run: RunFolder, machines: Machines, size: int, start: datetime) -> list[Checkpoint]:
-    """Read all writes and reads, in the order they began. Raises SpecError when no rank timed any."""
+    """Return all writes and reads in order of their start. Raises SpecError without the times of any."""
     spans: dict[tuple[str, int], dict[int, tuple[datetime, float]]] = {}
     for rank, epochs in run.epochs.items():
         for epoch in epochs.values():
@@ -133,13 +133,13 @@ def _checkpoints(run: RunFolder, machines: Machines, size: int, start: datetime)
                 began = _moment(values.get("start"), f"{where}: start")
                 spans.setdefault((match[1], int(match[2])), {})[int(rank or 0)] = (began, seconds)
     if not spans:
-        raise SpecError(f"{run.name}: no per_epoch_stats.json says how long its checkpoints took")
-    found = []
+        raise SpecError(f"{run.name}: no per_epoch_stats.json has the times of its checkpoints")
+    checkpoints = []
     for (verb, number), of_ranks in spans.items():
         slowest = max(of_ranks, key=lambda rank: of_ranks[rank][1])
         seconds = of_ranks[slowest][1]
         direction: Literal["write", "read"] = "write" if verb == "save" else "read"
-        found.append(
+        checkpoints.append(
             Checkpoint(
                 direction=direction,
                 number=number - 1,
@@ -151,14 +151,14 @@ def _checkpoints(run: RunFolder, machines: Machines, size: int, start: datetime)
                 fastest_seconds=min(seconds for _, seconds in of_ranks.values()),
                 bytes_per_second=size / seconds,
                 slowest_rank=slowest,
-                cpu_seconds=math.nan,  # no document has it
+                cpu_seconds=math.nan,  # not recorded
             )
         )
-    return sorted(found, key=lambda made: made.began)
+    return sorted(checkpoints, key=lambda made: made.began)
 
 
 def _provenance(written: ImportedCheckpoints) -> dict[str, Any]:
-    """Return the published figures of a run. DLIO takes its means from rank 0 alone."""
+    """Return the published figures of a run. DLIO's means are of rank 0 alone."""
     run, config = written.run, stated_config(written.run)
     end, synced = moment(run.summary.get("end")), config and config.at("checkpoint.fsync")
     metric = {key: value for key, value in run.summary["metric"].items() if isinstance(value, int | float)}
@@ -186,7 +186,7 @@ def _seconds(value: Any, where: str) -> float:
 
 
 def _moment(value: Any, where: str) -> datetime:
-    found = moment(value)
-    if found is None:
+    time = moment(value)
+    if time is None:
         raise SpecError(f"{where} must be a time of day (ISO 8601), not {str(value)[:40]!r}")
-    return found
+    return time

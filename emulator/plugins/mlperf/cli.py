@@ -1,4 +1,4 @@
-"""`feedrate import` and `feedrate export`: files of MLPerf Storage and DLIO, in and out."""
+"""Commands `feedrate import` and `feedrate export` for files of MLPerf Storage and DLIO."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _CHECKED = ("version", "accelerators", "open", "closed")
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="DLIO's YAML, a folder of MLPerf Storage results, a trace.")
+        Path, typer.Argument(metavar="PATH", help="YAML file of DLIO, folder of MLPerf results, or trace.")
     ],
-    out: Annotated[Path, typer.Option(help="The workload (.toml), or the folder for results.")],
+    out: Annotated[Path, typer.Option(help="The workload (.toml) or the folder of results to write.")],
     override: Annotated[
         list[str] | None,
-        typer.Option("--override", metavar="KEY=VALUE", help="As Hydra's: reader.batch_size=8; repeatable."),
+        typer.Option(
+            "--override", metavar="KEY=VALUE", help="A Hydra override, as reader.batch_size=8. Repeatable."
+        ),
     ] = None,
     recipe: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a recipe for the YAML's dataset, too.")
+        Path | None, typer.Option(metavar="FILE", help="Also write a recipe for the YAML's dataset.")
     ] = None,
     workload: Annotated[
         str,
-        typer.Option(
-            "--workload", "-w", help="What a result without a configuration ran; what a trace does not know."
-        ),
+        typer.Option("--workload", "-w", help="Workload of a trace, or of a result without a configuration."),
     ] = "",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Import nothing when one file of a folder cannot be read.")
+        bool, typer.Option("--strict", help="Import nothing if a file in the folder cannot be read.")
     ] = False,
     label: options.Label = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
@@ -66,7 +66,7 @@ def import_(
         else:
             _show_workload(written, out, recipe)
         return
-    imports = import_folder(path, workload, strict)  # every run is read before anything is written
+    imports = import_folder(path, workload, strict)  # reads every run before anything is written
     _show_imports(imports, write_imports(imports, out, options.command_line(), force, label))
 
 
@@ -106,7 +106,7 @@ def _show_workload(converted: Converted, out: Path, recipe: Path | None) -> None
     )
     if spec.loader.crop:
         edges = " x ".join(map(str, spec.loader.crop))
-        typer.echo(f"  chosen: --loader torch keeps a random crop of {edges} voxels of what it reads whole")
+        typer.echo(f"  crop (feedrate's choice): --loader torch keeps {edges} random voxels of each sample")
     if converted.left_out:
         typer.echo("left out:")
     for item in converted.left_out:
@@ -125,14 +125,14 @@ def _show_model(model: CheckpointModel, out: Path) -> None:
 
 
 def export(
-    mlperf: Annotated[Path, typer.Option("--mlperf", metavar="OUT", help="A result, as MLPerf Storage's.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to be.")],
+    mlperf: Annotated[Path, typer.Option("--mlperf", metavar="OUT", help="Result to export.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder to write.")],
     rules: Annotated[
         str,
-        typer.Option(metavar="VERSION", help="v1.0, v2.0 or v3.0; default: the newest with the workload."),
+        typer.Option(metavar="VERSION", help="v1.0, v2.0 or v3.0. Default: the newest with the workload."),
     ] = "",
 ) -> None:
-    """Write a result in MLPerf Storage's layout, marked as no submission; check it against the rules.
+    """Write a result in MLPerf Storage's layout, marked as not a submission, and check it against the rules.
 
     \b
     Examples:
@@ -151,5 +151,5 @@ def export(
     for line in largest[-1].lines:
         typer.echo(line)
     if len(checks) > 1:
-        typer.echo(f"{len(checks)} counts were checked: {out / CHECK}")
+        typer.echo(f"checks of all {len(checks)} accelerator counts: {out / CHECK}")
     typer.echo(f"{out}: made by feedrate, not an official submission")

@@ -24,14 +24,14 @@ _OTHER_BENCHMARKS = {
     "a vector database's benchmark": ("database", "index", "search"),
     "a key-value cache's benchmark": ("user_templates", "generation_timing", "kv_cache", "qos_profiles"),
 }
-"""Other benchmark of MLPerf Storage -> sections that only its files have."""
+"""Sections that only files of another benchmark of MLPerf Storage have, by that benchmark."""
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _WORKLOAD_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _MOST_OVERRIDES = 1000
 _TOP_VALUES = ("model", "framework")
-"""Keys at the top of a workload whose value is no table."""
+"""Keys at the top of a workload whose values are not tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """A list of overrides, sorted by what they concern."""
+    """Overrides of the workload, its choice, and all others."""
 
     changes: tuple[Override, ...] = ()
     """Changes to the workload, in order."""
     workload: str = ""
-    """Choice of the group `workload`: the name of the YAML file that the changes apply to."""
+    """Choice of the group `workload`, which is the name of the YAML file to change."""
     others: tuple[str, ...] = ()
     """Overrides of Hydra itself or of other groups."""
 
@@ -113,11 +113,11 @@ class Config:
     """The configuration that DLIO would run with."""
 
     name: str
-    """File it came from, for errors."""
+    """Source file, for error messages."""
     table: Mapping[str, Any]
     """The sections model, dataset, reader, train ..."""
     choice: str = ""
-    """Name of the workload that was chosen, such as unet3d_h100: the file's, or an override's."""
+    """Name of the chosen workload, such as unet3d_h100, from the file's name or an override."""
     others: tuple[str, ...] = ()
     """Overrides that do not concern the workload."""
 
@@ -203,7 +203,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
             raise SpecError(
                 f"{path} chooses no workload", "add --override workload=NAME, or give its own file"
             )
-        if not _WORKLOAD_NAME.fullmatch(names[0]):  # no way out of the folder
+        if not _WORKLOAD_NAME.fullmatch(names[0]):  # a name with slashes could lead out of the folder
             raise SpecError(f"{path}: {names[0][:80]!r} is not the name of a workload")
         return read_config(path.parent / "workload" / f"{names[0]}.yaml", overrides)
     changed = apply(workload_table(table, str(path)), parsed.changes)
@@ -211,7 +211,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def workload_table(table: Any, name: str) -> Mapping[str, Any]:
-    """Return the workload in a configuration, where it may be under `workload`. Raises SpecError."""
+    """Return the workload in a configuration, at its top or under `workload`. Raises SpecError."""
     inner = table.get("workload", table) if isinstance(table, Mapping) else None
     for kind, keys in _OTHER_BENCHMARKS.items():
         if isinstance(inner, Mapping) and any(key in inner for key in keys):
@@ -220,9 +220,9 @@ def workload_table(table: Any, name: str) -> Mapping[str, Any]:
             )
     if not isinstance(inner, Mapping) or not any(section in inner for section in SECTIONS):
         raise SpecError(
-            f"{name}: not a configuration of DLIO", "it should have sections dataset, reader, train"
+            f"{name}: not a configuration of DLIO", "it needs a section such as dataset, reader or train"
         )
-    if "data_reader" in inner:  # DLIO's own name for it; it counts before `reader`
+    if "data_reader" in inner:  # DLIO's own name of the section, which takes precedence over `reader`
         rest = {key: value for key, value in inner.items() if key not in ("data_reader", "reader")}
         inner = {**rest, "reader": inner["data_reader"]}
     return inner

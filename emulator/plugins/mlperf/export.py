@@ -4,10 +4,10 @@ FOLDER/NOT_A_SUBMISSION.txt, FOLDER/self-check.json
 FOLDER/results/training/MODEL/run/YYYYMMDD_HHmmss/    a folder for each run; imported ones in their layout
 FOLDER/results/checkpointing/MODEL/YYYYMMDD_HHmmss/   of a checkpoint run
 
-Fields, units and formulas are DLIO's, slips included: its MB is 2^20 bytes, its GB 2^30, and its throughput
-counts (n - 2) steps over the time without the first one, in v3.0 (n - 1). The configuration states what was
-run: epochs, files, bytes of a sample. Compute is nominal. Times of day are counted back from when the result
-was written.
+Fields, units and formulas are DLIO's, errors included: its MB is 2^20 bytes, its GB 2^30, and its throughput
+counts (n - 2) steps over the time without the first one, in v3.0 (n - 1). The configuration has the epochs,
+files and bytes of a sample of the run itself. Compute is nominal. Times of day are counted back from the
+time at which the result was written.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ LEAST_STEPS = 3
 
 Kind = Literal["training", "checkpointing"]
 _PLACES: dict[Kind, str] = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
-"""mlpstorage's argument for the folder that was read or written."""
+"""mlpstorage's argument for the folder to read or write."""
 _COUNTS = ("num_checkpoints_write", "num_checkpoints_read")
-"""mlpstorage's arguments that the section `checkpoint` of the configuration repeats."""
+"""mlpstorage's arguments that are also in the section `checkpoint` of the configuration."""
 _ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
-"""Parameters of a training that are overrides whatever their value."""
+"""Parameters of a training that are always listed as overrides."""
 _CLOSED = {*_ALWAYS, "checkpoint.mode"}
 """Overrides that CLOSED allows."""
 _VERBS = {"save": "write", "load": "read"}
-"""DLIO's word for making or reading a checkpoint -> feedrate's."""
+"""feedrate's direction of a checkpoint, by DLIO's verb."""
 
 
 def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
@@ -74,29 +74,29 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     trained = result.kind in MEASURED
     published = [run.summary["metric"]["train_au_mean_percentage"] / 100 for run in runs] if trained else None
     checks = self_check(result, version=version, au=published)
-    told = [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
+    tables = [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
         for name, run in _named(runs).items():
             write_run(run, folder / "results" / _place(result) / name)
-        write_json(folder / CHECK, told)
+        write_json(folder / CHECK, tables)
         write_whole(folder / NOTICE, _notice(result, checks))
-    except StorageError:  # half an export would be in the way of the next
+    except StorageError:  # a partial export would block the next one
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return checks
 
 
 def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
-    """Return the documents of each run: imported ones, or those that follow from what was measured.
+    """Return the documents of each run: the imported ones, or new ones made from the measurements.
 
     Raises SpecError, StorageError.
     """
     imported = result.environment.get("imported")
     if result.kind == "imported" or imported is not None:
         if not isinstance(imported, list) or (result.points and len(imported) != len(result.points)):
-            raise SpecError(f"{out} does not say what it was imported from", "import it again")
+            raise SpecError(f"{out} does not name the runs it was imported from", "import it again")
         runs = read_documents(out, result)
         return [run if run.layout == "v2.0" or not result.points else _for_newer(run, result) for run in runs]
     if result.kind == "checkpoint":
@@ -108,7 +108,7 @@ def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
 
 
 def _named(runs: Sequence[RunFolder]) -> dict[str, RunFolder]:
-    """Return the runs by the name of a folder for each."""
+    """Return the runs by a unique folder name."""
     named: dict[str, RunFolder] = {}
     for number, run in enumerate(runs):
         name = _file_name(run.name.rpartition("/")[2])
@@ -127,7 +127,7 @@ def _place(result: RunResult) -> Path:
 
 
 def _notice(result: RunResult, checks: Sequence[Check]) -> str:
-    """Return the text that says what the folder is, and which rules are met."""
+    """Return the text of `NOTICE`: the folder's purpose and the outcome of each rule."""
     checker = VERSIONS[checks[0].version].checker
     first = [
         f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
@@ -139,7 +139,7 @@ def _notice(result: RunResult, checks: Sequence[Check]) -> str:
 
 
 def _file_name(name: str) -> str:
-    """Return `name` as one part of a path: results may hold any text."""
+    """Return `name` as one part of a path, since results may contain any text."""
     return re.sub(r"[^\w-]", "_", name)[:80] or "run"
 
 
@@ -150,7 +150,7 @@ def _model_and_accelerator(name: str) -> tuple[str, str]:
 
 
 def _for_newer(run: RunFolder, result: RunResult) -> RunFolder:
-    """Return a run of v1.0 with the metadata without which the tools of v2.0 and v3.0 do not see it."""
+    """Return a run of v1.0 with the metadata that the tools of v2.0 and v3.0 require."""
     stamp = re.sub(r"\D", "", str(run.summary.get("start", ""))[:19])
     config = stated_config(run)
     texts = [text for text in run.configs.get("overrides.yaml") or [] if "=" in text]
@@ -178,7 +178,7 @@ def _run_folder(
     start: datetime,
     summary: Mapping[str, Any],
 ) -> RunFolder:
-    """Return the documents of a run that feedrate made, without those of its ranks."""
+    """Return the documents of a run that feedrate measured, without those of its ranks."""
     name, workload = start.strftime("%Y%m%d_%H%M%S"), str(result.workload["name"])
     place = str(result.dataset.get("path", ""))
     return RunFolder(
@@ -206,12 +206,12 @@ def _metadata(
     overrides: Mapping[str, Any],
     place: str,
 ) -> dict[str, Any]:
-    """Return KIND_NAME_metadata.json, in the fields that v3.0's tools read and v2.0's look for.
+    """Return KIND_NAME_metadata.json with the fields that v2.0's and v3.0's tools read.
 
-    `place` is the folder that was read or written. The run is of the division that its overrides allow.
+    `place` is the folder that was read or written. The overrides decide on the division.
     """
     model, accelerator = _model_and_accelerator(workload) if kind == "training" else (workload, "")
-    asked = {key: value for key, value in config.get("checkpoint", {}).items() if key in _COUNTS}
+    counts = {key: value for key, value in config.get("checkpoint", {}).items() if key in _COUNTS}
     arguments = {"model": model, "num_processes": ranks, _PLACES[kind]: place, "results_dir": "results"}
     return {
         f"{kind}_{name}_metadata.json": {
@@ -221,7 +221,7 @@ def _metadata(
             "run_datetime": name,
             "num_processes": ranks,
             "accelerator": accelerator or None,
-            "args": {**arguments, **asked},
+            "args": {**arguments, **counts},
             "parameters": config,
             "override_parameters": overrides,
             "verification": "closed" if set(overrides) <= _CLOSED else "open",
@@ -251,7 +251,7 @@ def _summary(
 
 
 def _begun(result: RunResult, seconds: float) -> datetime:
-    """Return when a result was begun that took `seconds`: it was written at its end."""
+    """Return the start of a result that took `seconds`. It was written at its end."""
     return datetime.fromisoformat(result.created).replace(tzinfo=None) - timedelta(seconds=seconds)
 
 
@@ -265,7 +265,7 @@ def _time(start: datetime, seconds: float) -> str:
 def _training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
     """Make the documents of each point of a run or a sweep, in order, by the formulas of `version`.
 
-    Raises SpecError when a point lacks steps of a rank, or has no epoch that is long enough; StorageError.
+    Raises SpecError if a point lacks steps of a rank or has only short epochs; StorageError.
     """
     workload = stored_workload(result.workload)
     if not workload.accelerator.step_seconds:
@@ -280,26 +280,26 @@ def _training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder
 
 
 def _whole_steps(out: Path, number: int, ranks: int, workload: Workload) -> Steps:
-    """Read the rows of a point. Raises SpecError when they make no document, StorageError."""
+    """Return the rows of a point. Raises SpecError if they cannot be exported, StorageError."""
     rows = read_steps(out, number)
     counts = np.unique(rows["rank"], return_counts=True)[1]
     if len(counts) != ranks or len(set(counts.tolist())) != 1:
-        raise SpecError(f"{out} has not the same steps of all {ranks} ranks", "run it again")
-    # In the processes' time, as DLIO's own processes would have measured it, where the log has that.
+        raise SpecError(f"{out} does not have the same steps for all {ranks} ranks", "run it again")
+    # DLIO measures in its processes' own time, so use that if the log has it.
     trained = here(rows, workload.training.sync)
     rows = rows if trained is None else trained
     first = rows[rows["rank"] == rows["rank"][0]]
     longest = int(np.unique(first["epoch"], return_counts=True)[1].max())
     if longest < LEAST_STEPS:
         what = f"{out} has epochs of {longest} steps"
-        raise SpecError(what, f"MLPerf's formulas need {LEAST_STEPS} at least")
+        raise SpecError(what, f"MLPerf's formulas need at least {LEAST_STEPS}")
     return rows
 
 
 def _training_run(
     result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime, version: str
 ) -> RunFolder:
-    """Make the documents of point `number`, begun at `start`, from its steps.
+    """Return the documents of point `number`, begun at `start`, from its steps.
 
     Epochs that are too short for the formulas are left out.
     """
@@ -321,7 +321,7 @@ def _training_run(
 
 
 def _epoch_log(part: Steps, batch: int, skips: int) -> dict[str, Any]:
-    """Return what DLIO logs of one rank's epoch. Throughput counts all of its steps but `skips`."""
+    """Return DLIO's log of one rank's epoch, whose throughput counts all steps except `skips`."""
     proc = part["wait"] + part["compute"] + part["overshoot"]
     rest = float(durations(part).sum()) - float(proc[0])
     return {
@@ -375,7 +375,7 @@ def _training_summary(
 
 
 def _training_config(result: RunResult, workload: Workload, number: int, epochs: int) -> dict[str, Any]:
-    """Return DLIO's configuration of what was run as point `number`."""
+    """Return DLIO's configuration of point `number`."""
     point, loader = result.points[number], workload.loader
     return {
         "model": {"name": _model_and_accelerator(workload.name)[0], "type": "cnn"},
@@ -386,7 +386,7 @@ def _training_config(result: RunResult, workload: Workload, number: int, epochs:
             "format": str(result.dataset["format"]),
             "num_files_train": int(result.dataset["files"]),
             "num_samples_per_file": int(result.dataset["samples_per_file"]),
-            "record_length_bytes": round(point.bytes / point.samples),  # the mean of what was read
+            "record_length_bytes": round(point.bytes / point.samples),
         },
         "reader": {
             "data_loader": "pytorch" if result.loader == "torch" else f"feedrate's {result.loader}",
@@ -407,9 +407,9 @@ def _training_config(result: RunResult, workload: Workload, number: int, epochs:
 
 
 def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """Return dotted key -> value of what differs from the published workload of this name, and of `_ALWAYS`.
+    """Return, by dotted key, the parameters `_ALWAYS` and those that differ from the published workload.
 
-    What is not there is as published, as far as MLPerf's own checkers look.
+    Of the other parameters, those that MLPerf's own checkers examine are as published.
     """
     flat = dict(Config("", config).leaves())
     differ = ["reader.data_loader"] * (flat["reader.data_loader"] != "pytorch")
@@ -429,7 +429,7 @@ def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
 
 
 def _alike(value: Any, published: Any) -> bool:
-    """Compare with the published value. Sizes may differ by 1 %: a dataset draws its own."""
+    """Return whether `value` is as published. Sizes, which a dataset draws at random, may differ by 1 %."""
     if isinstance(value, int) and isinstance(published, int):
         return abs(value - published) <= published / 100
     return bool(value == published)
@@ -439,7 +439,7 @@ def _alike(value: Any, published: Any) -> bool:
 
 
 def _checkpoint_run(result: RunResult) -> RunFolder:
-    """Make the documents of a checkpoint run."""
+    """Return the documents of a checkpoint run."""
     first, last = result.checkpoints[0], result.checkpoints[-1]
     seconds = last.began + last.seconds + last.commit_seconds
     start = _begun(result, seconds)
@@ -451,7 +451,7 @@ def _checkpoint_run(result: RunResult) -> RunFolder:
         "metric": _checkpoint_metric(result),
     }
     overrides = {"checkpoint.mode": "subset"} if result.workload["subset"] else {}
-    if str(result.workload["scale"]) != "1":  # no published model is as small: this keeps it out of CLOSED
+    if str(result.workload["scale"]) != "1":  # a scaled model is not of the division CLOSED
         overrides["model.scale"] = str(result.workload["scale"])
     run = _run_folder("checkpointing", result, _checkpoint_config(result), overrides, start, summary)
     spans = _checkpoint_spans(result, start)
@@ -460,16 +460,16 @@ def _checkpoint_run(result: RunResult) -> RunFolder:
 
 
 def _by_verb(result: RunResult) -> dict[str, list[Checkpoint]]:
-    """Return DLIO's verb -> checkpoints, where there are any."""
-    found = {
+    """Return the checkpoints by DLIO's verb, without verbs that have none."""
+    by_verb = {
         verb: [made for made in result.checkpoints if made.direction == direction]
         for verb, direction in _VERBS.items()
     }
-    return {verb: chosen for verb, chosen in found.items() if chosen}
+    return {verb: made for verb, made in by_verb.items() if made}
 
 
 def _checkpoint_metric(result: RunResult) -> dict[str, float]:
-    """Return means and deviations over checkpoints; throughput is all bytes / the slowest rank's seconds."""
+    """Return means and deviations over checkpoints. Throughput is all bytes / the slowest rank's seconds."""
     metric: dict[str, float] = {}
     for verb, chosen in _by_verb(result).items():
         rates = [checkpoint.bytes_per_second / GIB for checkpoint in chosen]
@@ -484,7 +484,7 @@ def _checkpoint_metric(result: RunResult) -> dict[str, float]:
 
 
 def _checkpoint_spans(result: RunResult, start: datetime) -> dict[str, Any]:
-    """Return save_ckptN and load_ckptN: when each checkpoint was written or read, and how fast."""
+    """Return save_ckptN and load_ckptN: the times and the throughput of each checkpoint."""
     return {
         f"{verb}_ckpt{number}": {
             "start": _time(start, made.began),
@@ -498,7 +498,7 @@ def _checkpoint_spans(result: RunResult, start: datetime) -> dict[str, Any]:
 
 
 def _checkpoint_config(result: RunResult) -> dict[str, Any]:
-    """Return DLIO's configuration of the checkpoints that were written and read."""
+    """Return DLIO's configuration of a checkpoint run."""
     workload, counts = result.workload, {verb: len(chosen) for verb, chosen in _by_verb(result).items()}
     shape, parallelism = workload["shape"], workload["parallelism"]
     return {

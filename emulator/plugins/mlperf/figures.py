@@ -1,10 +1,10 @@
-"""Recompute a published run's figures from its documents, with DLIO's slips undone. Pure.
+"""Recompute a published run's figures from its documents, with DLIO's errors corrected. Pure.
 
     AU as published    sum of compute without the first step / time without the first step, per block;
                        weighted by steps over an epoch's blocks, mean over ranks, mean over epochs
-    AU recomputed      the same with nominal compute: time overslept does not count as compute
-    X, same steps      (n - 1) x batch / time without the first step: v3.0 publishes it, v2.0 writes (n - 2)
-    X, all steps       n x batch / time: v0.5 and v1.0 publish this one
+    AU recomputed      the same with nominal compute, so that oversleep does not count as compute
+    X, same steps      (n - 1) x batch / time without the first step; v3.0 publishes it, v2.0 has (n - 2)
+    X, all steps       n x batch / time; v0.5 and v1.0 publish it
 
 X_ideal is batch / step time. With nominal compute AU is X / X_ideal over the same steps, by definition; a
 slow start shows only in X over all steps. DLIO's MB is 2^20 bytes, its GB 2^30.
@@ -28,9 +28,9 @@ HIDDEN_SHARE = 0.02
 OVERSLEPT = 0.005
 """Published - recomputed AU above which oversleep is reported. A share of 1."""
 MOST = 1.02
-"""X/X_ideal above which figures are impossible: accelerators take no more than they ask for."""
+"""X/X_ideal above which figures are impossible: accelerators cannot take more than they demand."""
 SKIPS = {"v1.0": 0, "v2.0": 2, "v3.0": 1}
-"""Version -> steps that its throughput does not count; 0: it is over the whole time."""
+"""Steps that the throughput does not count, by version. 0 means that it is over the whole time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +40,14 @@ class Figures:
     au_published: float
     """Mean over epochs."""
     x_ideal: float | None
-    """Throughput / ideal, over the steps of AU: this is the recomputed AU. None where neither logs nor a
-    known formula allow it."""
+    """Throughput / ideal over the steps of AU, which is the recomputed AU. None without logs or a known
+    formula."""
     x_ideal_first: float | None
     """Throughput / ideal over all steps, start-up included."""
     skips: int | None
-    """Steps that the published throughput leaves out of its count; None: nothing tells."""
+    """Steps that the published throughput does not count; None if unknown."""
     either: tuple[float, float] | None = None
-    """x_ideal by the formulas of v3.0 and of v2.0, where nothing tells which one was used."""
+    """x_ideal by the formulas of v3.0 and v2.0, if it is unknown which one was used."""
 
     @property
     def overslept(self) -> float:
@@ -56,19 +56,19 @@ class Figures:
 
     @property
     def verdict(self) -> str:
-        """The comparison as one line for people."""
+        """One line of text that compares AU with X/X_ideal."""
         au = f"AU {self.au_published * 100:.1f} %"
         if self.either is not None:
             by = " or ".join(
-                f"{share * 100:.2f} % if it is of {version}"
+                f"{share * 100:.2f} % by {version}'s"
                 for share, version in zip(self.either, ("v3.0", "v2.0"), strict=True)
             )
-            return f"{au}; nothing says which formula its throughput follows: X/X_ideal is {by}"
+            return f"{au}; the formula of its throughput is unknown: X/X_ideal is {by}"
         most = max(share for share in (self.x_ideal, self.x_ideal_first, 0.0) if share is not None)
         if most > MOST:
-            return f"{au}, X/X_ideal {most * 100:.1f} %: not possible, its documents are of several runs"
+            return f"{au}, X/X_ideal {most * 100:.1f} %: impossible, its documents are from several runs"
         if self.x_ideal is not None and self.x_ideal > self.au_published + ROUNDING:
-            return f"{au}, but its throughput gives {self.x_ideal * 100:.2f} %: the two do not fit together"
+            return f"{au}, but its throughput gives {self.x_ideal * 100:.2f} %: they contradict each other"
         if self.x_ideal_first is None:
             return f"{au}; X/X_ideal over all steps cannot be computed from what was published"
         hidden = self.au_published - max(self.overslept, 0.0) - self.x_ideal_first
@@ -89,14 +89,14 @@ def recompute(
 ) -> Figures:
     """Recompute AU and X/X_ideal of `run` from the blocks of its logs, or from the summary without logs.
 
-    Without logs: v1.0's AU counts nominal compute, so it is X/X_ideal over the same steps, and the published
-    throughput is the one over all steps. v3.0's throughput is the former, v2.0's times (n - 1) / (n - 2); the
-    latter follows from the epochs' times.
+    Without logs: v1.0's AU counts nominal compute, so it is X/X_ideal over the same steps, and its published
+    throughput is over all steps. X over the same steps is v3.0's throughput, or v2.0's x (n - 1) / (n - 2);
+    X over all steps follows from the epochs' times.
     """
     batch, step = workload.loader.batch_size, workload.accelerator.step_seconds
     skips = skipped_steps(blocks, batch, version)
     au = published.mean_au
-    if step > 0 and blocks:  # each block's AU gives its time, so the formula of its throughput is not needed
+    if step > 0 and blocks:  # a block's AU gives its time, without the formula of its throughput
         same, whole = (_x_ideal(blocks, batch, step, skips or 0, first) for first in (1, 0))
         return Figures(au_published=au, x_ideal=same, x_ideal_first=whole, skips=skips)
     steps = published.steps_per_epoch(batch)
@@ -110,7 +110,7 @@ def recompute(
     shares = [steps * step / seconds for seconds in times if seconds]
     every = float(np.mean(shares)) if shares else None
     by_v2 = share * (steps - 1) / (steps - 2)
-    if skips != 1 and by_v2 > au + ROUNDING:  # more than the accelerators were busy: it is not v2.0's
+    if skips != 1 and by_v2 > au + ROUNDING:  # above the published AU, which v2.0's formula cannot be
         skips = 1
     if skips is None:
         return Figures(au_published=au, x_ideal=None, x_ideal_first=every, skips=None, either=(share, by_v2))
@@ -142,7 +142,7 @@ def skipped_steps(blocks: Sequence[Block], batch: int, version: str | None) -> i
 def _x_ideal(blocks: Sequence[Block], batch: int, step: float, skips: int, first: int) -> float:
     """Return throughput / ideal, without the first step of each block when `first` is 1.
 
-    Weighted by steps over the blocks of an epoch of a rank, mean over ranks and epochs: as DLIO does it.
+    As in DLIO, blocks of one rank and epoch are weighted by steps; then it is the mean over ranks and epochs.
     """
     shares = []
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Import a YAML file of DLIO: a training becomes a workload, checkpoints become a model, as TOML files."""
+"""Import a YAML file of DLIO as a TOML file: a training as a workload, checkpoints as a model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from emulator.plugins.mlperf.workload import Converted, comment, convert, recipe
 from emulator.registry import FORMATS
 
 _STATE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
-"""Data type in DLIO's models -> bytes of a parameter."""
+"""Bytes of a parameter, by its data type in DLIO's models."""
 _ADAM_COPIES = 3
-"""Values that the optimiser keeps of a parameter."""
+"""Values that the optimiser keeps for each parameter."""
 
 
 def import_yaml(
@@ -25,14 +25,14 @@ def import_yaml(
 ) -> Converted | CheckpointModel:
     """Write the workload or the checkpoint model in the YAML file `path` to `out`, and return it.
 
-    `overrides` are Hydra's, `recipe` is a file for the dataset's recipe. Nothing is written unless all of it
-    can be. Raises SpecError, StorageError.
+    `overrides` are Hydra's, `recipe` is a file for the dataset's recipe. Nothing is written unless
+    everything is valid. Raises SpecError, StorageError.
     """
     if out.suffix != ".toml":
         raise SpecError(f"--out {out} does not end in .toml", "a workload is a TOML file")
     for file in (out, recipe):
         if file is not None and file.is_dir():
-            raise SpecError(f"{file} is a folder", "give the file that is to be written")
+            raise SpecError(f"{file} is a folder", "give a file to write")
         if file is not None and file.exists() and not force:
             raise SpecError(f"{file} exists already", "choose another --out, or add --force")
     config = read_config(path, overrides)
@@ -46,7 +46,7 @@ def import_yaml(
     converted = convert(config, out.stem)
     form = converted.workload.sample.format
     if form not in FORMATS:
-        raise SpecError(f"{path}: feedrate reads no files of the format {form}", f"it reads {FORMATS}")
+        raise SpecError(f"{path}: feedrate does not read the format {form}", f"it reads {FORMATS}")
     recipe_toml = recipe_text(converted, path.name) if recipe else ""
     write_whole(out, workload_text(converted, path.name))
     if recipe is not None:
@@ -55,21 +55,21 @@ def import_yaml(
 
 
 def _require_training(config: Config) -> None:
-    """Check that the file describes a training. Raises SpecError saying what it describes instead."""
+    """Check that the file describes a training. Raises SpecError naming what it describes instead."""
     hint = "import the file of the training itself"
     if config.purpose == "generation":
         raise SpecError(f"{config.name}: generates a dataset (its workflow says so)", hint)
     if config.purpose == "nothing" and config.at("workflow.train") is False:
         raise SpecError(f"{config.name}: does not train (its workflow says so)", hint)
     if config.purpose == "nothing":
-        raise SpecError(f"{config.name}: there is no training in it: no section dataset or train")
+        raise SpecError(f"{config.name}: no training, because it has no section dataset or train")
 
 
 def checkpoint_model(config: Config, name: str) -> CheckpointModel:
-    """Return the large model of the checkpoints that `config` describes, called `name`.
+    """Return the model, named `name`, whose checkpoints `config` describes.
 
-    DLIO takes the number of copies from the ranks that are started. Here it is that of the catalogue's model
-    with the same shape, or 1. Raises SpecError when the configuration does not give the layers' shapes.
+    DLIO derives the number of copies from the started ranks. Here it is that of the catalogue's model with
+    the same shape, or 1. Raises SpecError if the configuration does not have the shapes of the layers.
     """
     shape = _shape(config)
     spread = {
@@ -80,17 +80,18 @@ def checkpoint_model(config: Config, name: str) -> CheckpointModel:
     model_type = config.text("model.model_datatype", "fp16")
     optimiser_type = config.text("model.optimizer_datatype", "fp32")
     if model_type not in _STATE_BYTES or optimiser_type not in _STATE_BYTES:
-        raise SpecError(f"{config.name}: data types {model_type}, {optimiser_type}", ", ".join(_STATE_BYTES))
+        types = f"{config.name}: cannot read the data types {model_type}, {optimiser_type}"
+        raise SpecError(types, f"known: {', '.join(_STATE_BYTES)}")
     known = map(load_checkpoint_model, checkpoint_models())
     same = [model for model in known if asdict(model.shape) == shape]
-    alike = (
+    known_copies = (
         model.parallelism.data
         for model in same
         if (model.parallelism.tensor, model.parallelism.pipeline) == (spread["tensor"], spread["pipeline"])
     )
     file = Path(config.name).name
     copies, copies_from = config.whole("model.parallelism.data"), f"{file}: model.parallelism.data"
-    if not copies and (catalogued := next(alike, 0)):
+    if not copies and (catalogued := next(known_copies, 0)):
         copies, copies_from = catalogued, "the catalogue's model of this shape"
     elif not copies:
         copies, copies_from = 1, "not stated: DLIO divides its ranks by tensor x pipeline"
@@ -126,8 +127,8 @@ def _shape(config: Config) -> dict[str, int]:
     """Return the fields of a TransformerShape. Raises SpecError."""
     layers = config.whole("model.num_layers")
     if not layers or not config.at("model.transformer"):
-        what = f"{config.name}: checkpoints of a model that is not described by a transformer's shape"
-        raise SpecError(what, "it should have model.num_layers and model.transformer")
+        what = f"{config.name}: a model without a transformer's shape"
+        raise SpecError(what, "it needs model.num_layers and model.transformer")
     return {
         "hidden": config.whole("model.transformer.hidden_size"),
         "ffn": config.whole("model.transformer.ffn_hidden_size"),

@@ -1,6 +1,6 @@
-"""The logs of a run's ranks: what each step took, and DLIO's figures of each block of steps. Pure.
+"""Logs of a run's ranks: the times of each step, and DLIO's figures of each block of steps. Pure.
 
-A block is what lies between two checkpoints. DLIO logs for each of its steps `load` (the wait for a batch),
+A block is the steps between two checkpoints. DLIO logs for each of its steps `load` (the wait for a batch),
 `proc` (load and compute together, measured) and `compute` (nominal in v1.0, the measured sleep later), and
 for each block `au` and `throughput`, from which the length of the block follows.
 """
@@ -22,7 +22,7 @@ from emulator.plugins.mlperf.tree import RunFolder
 from emulator.record.steps import STEP, Steps
 
 ROUNDING = 0.001
-"""Tolerance of comparisons of AU. A recomputed AU cannot exceed the published one: sleeps are never short."""
+"""Tolerance of comparisons of AU. A sleep is never too short, so a recomputed AU is at most the published."""
 _LONGEST_STEP = 1e7  # seconds
 _LONGEST_BLOCK = 1e10  # seconds
 _MOST_BLOCKS = 10_000
@@ -34,9 +34,9 @@ class Block:
 
     rank: int
     epoch: int
-    """Epochs count from 0."""
+    """Number of the epoch, from 0."""
     number: int
-    """Blocks of an epoch count from 1."""
+    """Number of the block in its epoch, from 1."""
     load: Floats
     proc: Floats
     compute: Floats
@@ -52,18 +52,18 @@ class Block:
     def seconds(self, batch: int, skips: int) -> float:
         """Return the duration of the block, first step and barriers included.
 
-        From the published AU, which is compute without the first step over time without the first step; or
-        from the throughput, of (steps - skips) steps over the whole time (skips 0) or over that without the
-        first step. At least the sum of its steps.
+        It follows from the published AU (compute / time, both without the first step), or else from the
+        throughput: (steps - skips) steps over the whole time (skips 0) or over the time without the first
+        step. It is at least the sum of the steps.
         """
         first = float(self.proc[0])
-        own = float(self.proc.sum())
+        least = float(self.proc.sum())
         if self.au > 0 and self.steps > 1:
-            return max(own, float(self.compute[1:].sum()) / self.au + first)
+            return max(least, float(self.compute[1:].sum()) / self.au + first)
         if self.throughput > 0 and self.steps > skips:
             whole = (self.steps - skips) * batch / self.throughput
-            return max(own, whole + (first if skips else 0.0))
-        return own
+            return max(least, whole + (first if skips else 0.0))
+        return least
 
 
 def read_blocks(run: RunFolder, accelerators: int) -> list[Block]:
@@ -93,7 +93,7 @@ def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]
         )
         numbers = [block.removeprefix("block") for block in load if block.startswith("block")]
         if len(numbers) > _MOST_BLOCKS or not all(n.isdecimal() and len(n) < 9 for n in numbers):
-            raise SpecError(f"{name}: epoch {key} has other blocks than block1, block2 ...")
+            raise SpecError(f"{name}: epoch {key} has blocks with other names than block1, block2 ...")
         for number in sorted(numbers, key=int):
             block = f"block{number}"
             columns: dict[str, Floats] = {}
@@ -118,9 +118,9 @@ def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]
 def step_rows(blocks: Sequence[Block], workload: Workload, skips: int) -> Steps:
     """Convert blocks to rows of feedrate's step log, as point 0.
 
-    Compute is nominal; what the sleep took beyond it is overshoot. Where no log has more than the nominal
-    compute, as in v1.0, the sleep is what a step took beyond its load. What a block took beyond its steps,
-    barriers and bookkeeping, is spread evenly over them: DLIO does not log it step by step.
+    Compute is nominal, and the rest of the sleep is overshoot. If no log exceeds nominal compute, as in v1.0,
+    the sleep is the step's time after its load. The block's time outside its steps (barriers, bookkeeping),
+    which DLIO does not log by step, is spread evenly over them.
     """
     batch, step_seconds = workload.loader.batch_size, workload.accelerator.step_seconds
     measured = any((block.compute > step_seconds).any() for block in blocks)
@@ -149,20 +149,20 @@ def step_rows(blocks: Sequence[Block], workload: Workload, skips: int) -> Steps:
 
 
 def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
-    """Return an epoch's seconds in blocks, by the first rank's clock; None: not recorded."""
+    """Return an epoch's seconds in blocks, by the first rank's clock; None if not recorded."""
     stats = run.epochs.get("", run.epochs.get("0", {})).get(str(epoch + 1), {})
     times = [_seconds(table) for key, table in stats.items() if key.startswith("block")]
     return sum(filter(None, times)) or None if all(times) else None
 
 
 def block_seconds(run: RunFolder, block: Block) -> float | None:
-    """Return a block's seconds by its own rank's clock; None: not recorded."""
+    """Return a block's seconds by its own rank's clock; None if not recorded."""
     stats = run.epochs.get(str(block.rank), run.epochs.get("", {}) if block.rank == 0 else {})
     return _seconds(stats.get(str(block.epoch + 1), {}).get(f"block{block.number}"))
 
 
 def _seconds(span: Any) -> float | None:
-    """Return the seconds from start to end of a span; None: not recorded, or impossible."""
+    """Return the seconds from start to end of a span; None if not recorded or impossible."""
     try:
         begin, end = (datetime.fromisoformat(str(span.get(key))) for key in ("start", "end"))
         seconds = (end - begin).total_seconds()
@@ -172,7 +172,7 @@ def _seconds(span: Any) -> float | None:
 
 
 def by_epoch(blocks: Sequence[Block], values: Sequence[float]) -> dict[tuple[int, int], float]:
-    """Return (rank, epoch) -> mean of a value of its blocks, weighted by their steps."""
+    """Return the mean of the blocks' values by (rank, epoch), weighted by steps."""
     sums: dict[tuple[int, int], tuple[float, int]] = {}
     for block, value in zip(blocks, values, strict=True):
         total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
@@ -186,7 +186,7 @@ def check_logs(run: RunFolder, published: PublishedTraining, blocks: Sequence[Bl
         return
     shares = by_epoch(blocks, [block.au for block in blocks])
     logged = tuple(
-        float(np.mean([share for (_, own), share in shares.items() if own == epoch]))
+        float(np.mean([share for (_, number), share in shares.items() if number == epoch]))
         for epoch in sorted({epoch for _, epoch in shares})
     )
     if len(logged) != len(published.au) or not np.allclose(logged, published.au, atol=ROUNDING):

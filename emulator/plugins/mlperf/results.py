@@ -1,4 +1,4 @@
-"""Import runs: those of one workload, or one checkpointed model, on one system become one result.
+"""Import runs as results, one for each workload or checkpointed model on a system.
 
 OUT/run.json, OUT/steps.parquet
 OUT/mlperf-00000.json ...    the documents of each run, from which feedrate export writes them again
@@ -28,12 +28,12 @@ DOCUMENTS = "mlperf-{:05}.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
-    """The runs of a folder."""
+    """Runs that were imported from a folder."""
 
     groups: Mapping[str, Sequence[Imported]]
-    """Runs of one result by its name, which begins with the system where there are several."""
+    """Runs of each result by its name, which begins with the system if there are several."""
     skipped: Mapping[str, str]
-    """Name of a folder that was not imported -> why."""
+    """Reason why a folder was not imported, by its name."""
 
     @property
     def runs(self) -> list[Imported]:
@@ -42,15 +42,15 @@ class Imports:
 
     @property
     def notes(self) -> dict[str, tuple[str, ...]]:
-        """Name of an imported run -> what was left out of it, is missing, or does not agree."""
+        """Sentences on left-out, missing or contradictory documents, by the name of an imported run."""
         return {imported.run.name: imported.said for imported in self.runs if imported.said}
 
 
 def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imports:
-    """Read the runs at or below `folder`. Raises SpecError when there are none, StorageError.
+    """Read the runs at or below `folder`. Raises SpecError if there are none, StorageError.
 
-    `workload` names the workload where a run has no configuration beside it. With `strict`, the first run
-    that cannot be read whole raises SpecError.
+    `workload` is the name of the workload of runs without a configuration. With `strict`, the first run with
+    a file that cannot be read raises SpecError.
     """
     groups: dict[object, list[Imported]] = {}
     skipped: dict[str, str] = {}
@@ -70,7 +70,7 @@ def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imp
         runs.sort(key=lambda one: one.order)
     if not groups:
         name, why = next(iter(skipped.items()))
-        more = f", and {len(skipped) - 1} more folders like it" if len(skipped) > 1 else ""
+        more = f", and {len(skipped) - 1} more folders" if len(skipped) > 1 else ""
         raise SpecError(f"{folder}: no run could be imported ({name}: {why}{more})")
     return Imports(groups=_by_name(list(groups.values())), skipped=skipped)
 
@@ -88,14 +88,14 @@ def _import_one(path: Path, name: str, workload: str, strict: bool) -> Imported:
         if strict or not run.logs:
             raise
         of_logs = f"its logs: {error.what.removeprefix(f'{name}: ')}"
-    # Perhaps its logs alone are of no use.
+    # The summary may be usable without the logs.
     return import_run(replace(run, unread=(*run.unread, of_logs)), workload, with_logs=False)
 
 
 def _by_name(groups: Sequence[list[Imported]]) -> dict[str, list[Imported]]:
-    """Name each group by a part of a path, which begins with the system where there are several.
+    """Return the groups by a name fit for a path, which begins with the system if there are several.
 
-    Two of one name get what tells them apart; a number, where nothing does.
+    Groups of one name are told apart by the second of `named`, or else by a number.
     """
     several = len({runs[0].run.system for runs in groups}) > 1
     words = [(runs[0].run.system * several, *runs[0].named) for runs in groups]
@@ -145,7 +145,7 @@ def write_imports(
 
 
 def _renamed(out: Path, taken: Sequence[Path], results: Sequence[RunResult]) -> list[Path]:
-    """Return earlier results of the same runs at or below `out`, which have other names now."""
+    """Return earlier results of these runs at or below `out` whose names have changed."""
 
     def runs_of(result: RunResult) -> set[tuple[str, str]]:
         imported = result.environment.get("imported")

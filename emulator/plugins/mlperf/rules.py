@@ -1,8 +1,7 @@
 """Check a result against MLPerf Storage's rules for OPEN and CLOSED.
 
-A check looks at the steps that were run and the bytes that were read, not at what the workload asks for. This
-is a self-check: a submission needs MLPerf's own code and review, and some rules are about things that no file
-records.
+A check considers the steps that ran and the bytes that were read, not the workload's parameters. This is a
+self-check: a submission needs MLPerf's own code and review, and some rules concern facts in no file.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ BOTH: Division = "open and closed"
 CLOSED: Division = "closed"
 
 RUNS = 5
-"""Runs that count; one before them warms up."""
+"""Runs that count, after one warm-up run."""
 SPREAD_PERCENT = 5
-"""Largest - smallest throughput of the runs that count, in per cent of the mean."""
+"""Most percent of the mean by which throughputs of the runs that count may differ."""
 CHECKPOINTS = 10
-"""Checkpoints to write, and to read."""
+"""Checkpoints to write and to read."""
 CHECKPOINT_MEMORY = 3
-"""Size of a host's part of a checkpoint / its memory, above which no cache can hold it."""
+"""Bytes of a host's part of a checkpoint / its memory, above which no cache can hold the part."""
 ACCELERATOR_MEMORY = 80 * 2**30
-"""Bytes of memory of an accelerator that holds its part of the model."""
+"""Bytes of memory of one accelerator."""
 PAUSE_SECONDS = 30
-"""Longest pause between a run of writes and one of reads, in which caches are cleared."""
+"""Longest pause in seconds, for clearing caches, between a run of writes and one of reads."""
 RANKS_OF_A_HOST = 5
 """Fewest ranks of a host in a checkpoint run."""
 _FIXED = {
@@ -49,10 +48,10 @@ _FIXED = {
     "accelerator": ("step_seconds",),
     "training": ("epochs", "sync", "au_threshold"),
 }
-"""Section of a workload -> keys that neither division may change."""
+"""Keys that neither division may change, by section of a workload."""
 
 Answer = tuple[str, bool | None]
-"""The finding for people, and True when the rule is met; None: not recorded."""
+"""Finding as text, and whether the rule is met; None if not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,11 @@ class Version:
     """The workloads of one version of the rules."""
 
     workloads: Mapping[str, tuple[str, ...]]
-    """Trained model -> accelerators."""
+    """Accelerators by trained model."""
     subsets: tuple[str, ...] = ()
-    """Models that 8 of their ranks alone may checkpoint."""
+    """Models of which only 8 ranks may be checkpointed."""
     withdrawn: tuple[str, ...] = ()
-    """Models that the version once had."""
+    """Models that were removed from the version."""
     saved: tuple[str, ...] = ()
     """Models whose training writes a checkpoint."""
     checker: str = ""
@@ -72,7 +71,7 @@ class Version:
 
     @property
     def listed(self) -> str:
-        """The workloads, for people."""
+        """The workloads as text."""
         return "; ".join(f"{model} on {' or '.join(made)}" for model, made in self.workloads.items())
 
 
@@ -89,22 +88,22 @@ VERSIONS = {
         checker="mlpstorage 3.0.26, github.com/hazemawadalla/storage a56caeaf79fa (2026-07-01)",
     ),
 }
-"""Name -> version, ascending."""
+"""Versions by name, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, and where each version has it."""
+    """One rule, with its section in each version."""
 
     sections: tuple[str | None, str | None, str | None]
-    """Section of Submission_guidelines.md in v1.0, v2.0 and v3.0. Empty: a rule of feedrate's; None: the
-    version has no such rule."""
+    """Section of Submission_guidelines.md in v1.0, v2.0 and v3.0: empty for a rule of feedrate's, None if
+    the version does not have the rule."""
     division: Division
     name: str
     asks: str
-    """The requirement for people: a format string with `version` and `subject`."""
+    """Requirement, as a format string with `version`, `subject` and `subsets`."""
     check: Callable[[Any, Version], Answer]
-    """Takes the subject, TrainingRuns or CheckpointRun."""
+    """Function of the subject (TrainingRuns or CheckpointRun) and the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +111,20 @@ class Outcome:
     """The outcome of one rule."""
 
     number: str
-    """Section of the rules; empty: a rule of feedrate's."""
+    """Section of the rules; empty for a rule of feedrate's."""
     name: str
     division: Division
     value: str
     threshold: str
     met: bool | None
-    """None: the result does not record it."""
+    """None if the result does not record it."""
 
     @property
     def line(self) -> str:
-        """The outcome for people."""
+        """The outcome as a line of text."""
         word = {True: "met", False: "NOT MET", None: "unknown"}[self.met]
         number = f"{self.number}, " if self.number else ""
-        return f"{word:8} {self.name}: {self.value} (asked: {self.threshold}; {number}{self.division})"
+        return f"{word:8} {self.name}: {self.value} (required: {self.threshold}; {number}{self.division})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +147,7 @@ class Check:
 
     @property
     def lines(self) -> list[str]:
-        """The check as lines for people."""
+        """The check as lines of text."""
         opened, closed = (
             "every rule met" if met else "not every rule met" for met in (self.open, self.closed)
         )
@@ -158,25 +157,25 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedRun:
-    """One run of a set. None: not recorded."""
+    """One run of a set, with None for facts that are not recorded."""
 
     point: Point
     au: float
-    """The published AU where there is one: the rule is about that."""
+    """Published AU, to which the rule applies, if there is one."""
     seed: int | None
     saved: bool | None
     """True when the training wrote a checkpoint."""
     memory: int | None
-    """Bytes of all hosts."""
+    """Bytes of memory of all hosts."""
     size: int | None
     """Bytes of the dataset."""
     samples_per_file: int | None
     version: str | None
-    """Version of an imported run; empty: the run is feedrate's."""
+    """Version of an imported run; empty for a run of feedrate's."""
 
 
 class TrainingRuns:
-    """The runs of results with one accelerator count, in their order."""
+    """Runs with one accelerator count in several results, in their order."""
 
     def __init__(
         self, results: Sequence[RunResult], accelerators: int, au: Sequence[float] | None = None
@@ -199,7 +198,7 @@ class TrainingRuns:
         name = f"{self.model}-{self.accelerator}"
         known = load_workload(name) if name in names("workloads") else None
         self.published = known if known and known.accelerator.provenance in ("published", "scaled") else None
-        """The workload as MLPerf publishes it; None where it is none of theirs."""
+        """The workload as MLPerf publishes it; None if it is not one of theirs."""
 
 
 def _imported(result: RunResult) -> Sequence[Mapping[str, Any]]:
@@ -209,7 +208,7 @@ def _imported(result: RunResult) -> Sequence[Mapping[str, Any]]:
 
 
 def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun:
-    """Return the facts of point `number`: an import states them for each run."""
+    """Return the facts of point `number`, which an import states for each run."""
     point = result.points[number]
     imported = _imported(result)
     if imported and len(imported) == len(result.points):
@@ -225,10 +224,10 @@ def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun
             "samples_per_file": result.dataset.get("samples_per_file"),
             "version": "",
         }
-    own = point.au if point.au_here is None else point.au_here
+    measured = point.au if point.au_here is None else point.au_here
     return TrainedRun(
         point=point,
-        au=fmean(facts.get("au_published") or [own if au is None else au]),
+        au=fmean(facts.get("au_published") or [measured if au is None else au]),
         seed=facts.get("seed"),
         saved=facts.get("saved"),
         memory=facts.get("memory_bytes"),
@@ -239,7 +238,7 @@ def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun
 
 
 def _of_published(compare: Callable[[TrainingRuns, Workload], Answer]) -> Callable[..., Answer]:
-    """Turn a comparison with the published workload into a check, which fails where there is none."""
+    """Turn a comparison with the published workload into a check that fails if there is none."""
 
     @wraps(compare)
     def check(runs: TrainingRuns, version: Version) -> Answer:
@@ -268,7 +267,7 @@ def _memory(runs: TrainingRuns, version: Version) -> Answer:
         return "dataset, or the memory of every host, is not recorded", None
     size, memory = min(known, key=lambda pair: pair[0] / pair[1])
     # mlpstorage_py/rules/utils.py, calculate_training_data_size: files = 5 x memory // bytes of a file, with
-    # memory in bytes. Its submission checker does not round down, and refuses what this one calls enough.
+    # memory in bytes. Its submission checker does not round down, and may refuse what is accepted here.
     file = max(run.samples_per_file or 1 for run in runs.runs) * runs.workload.sample.bytes_mean
     digits = 3 if abs(size / memory - MEMORY_FACTOR) > 0.01 else 10
     value = f"{size / memory:.{digits}g} x ({show_bytes(size)} of {show_bytes(memory)})"
@@ -285,26 +284,27 @@ def _one_set(runs: TrainingRuns, version: Version) -> Answer:
     hosts = [{host.host for host in point.hosts} for point in runs.points]
     numbers = set(map(len, hosts))
     changed = set().union(*hosts) - hosts[0].intersection(*hosts)
-    found: dict[str, set[Any]] = {"hosts:": numbers if len(numbers) > 1 else changed}
-    found |= {what: {value for value in values if value} for what, values in facts.items()}
+    known: dict[str, set[Any]] = {"hosts:": numbers if len(numbers) > 1 else changed}
+    known |= {what: {value for value in values if value} for what, values in facts.items()}
     differ = [
         f"{what} {' and '.join(map(str, sorted(values)))}"
-        for what, values in found.items()
+        for what, values in known.items()
         if len(values) > 1
     ]
     if differ:
         return "; ".join(differ), False
-    told = all(point.hosts for point in runs.points) and not any(None in values for values in facts.values())
-    return ("the same", True) if told else ("not recorded of every run", None)
+    recorded = not any(None in values for values in facts.values())
+    recorded = recorded and all(point.hosts for point in runs.points)
+    return ("the same", True) if recorded else ("not recorded for every run", None)
 
 
 def _separate(subject: TrainingRuns | CheckpointRun, version: Version) -> Answer:
-    """Compare the mounts of dataset and results, as `df` or v3.0's fs_separation.json tells them."""
+    """Compare the mounts of dataset and results, by `df` or v3.0's fs_separation.json."""
     environment = subject.result.environment
     if imported := _imported(subject.result):
-        told = [run["same_filesystem"] for run in imported if run.get("same_filesystem") is not None]
-        value = f"{'one' if any(told) else 'two'}, by {len(told)} of {counted(len(imported), 'run')}"
-        return (value, not any(told)) if told else ("not recorded", None)
+        same = [run["same_filesystem"] for run in imported if run.get("same_filesystem") is not None]
+        value = f"{'one' if any(same) else 'two'}, by {len(same)} of {counted(len(imported), 'run')}"
+        return (value, not any(same)) if same else ("not recorded", None)
     mount = environment.get("dataset_mount") or environment.get("mount") or {}
     out = environment.get("out_mount") or {}
     if not (mount and out):
@@ -316,7 +316,7 @@ def _separate(subject: TrainingRuns | CheckpointRun, version: Version) -> Answer
 def _runs(runs: TrainingRuns, version: Version) -> Answer:
     enough = len(runs.runs) >= RUNS
     if enough and "--resume" in runs.result.command:
-        return f"{len(runs.runs)}, of a sweep that was resumed: perhaps not one after the other", None
+        return f"{len(runs.runs)}, but the sweep was resumed: perhaps not one after the other", None
     return f"{len(runs.runs)}", enough
 
 
@@ -326,11 +326,11 @@ def _warm_up(runs: TrainingRuns, version: Version) -> Answer:
 
 
 def _utilisation(runs: TrainingRuns, version: Version) -> Answer:
-    # A NaN would be passed over by min(): 0.95 and "not measured" would be 0.95.
+    # min() may skip a NaN, and give 0.95 for 0.95 and "not measured".
     if any(math.isnan(run.au) for run in runs.counted):
         return "not measured in every run: too few steps", None
     lowest = min(run.au for run in runs.counted)
-    return f"{lowest * 100:.2f} % at least", lowest >= runs.workload.training.au_threshold
+    return f"lowest {lowest * 100:.2f} %", lowest >= runs.workload.training.au_threshold
 
 
 def _spread(runs: TrainingRuns, version: Version) -> Answer:
@@ -363,7 +363,7 @@ def _storage_as_it_is(runs: TrainingRuns, version: Version) -> Answer:
 
 
 def _whole_epochs(runs: TrainingRuns, version: Version) -> Answer:
-    """Count all steps that the dataset has for this many accelerators, in all published epochs."""
+    """Check that as many epochs ran as published, each with all steps of the dataset."""
     dataset = runs.result.dataset
     if "files" not in dataset or "samples_per_file" not in dataset:
         return "files and samples of the dataset are not recorded", None
@@ -372,7 +372,7 @@ def _whole_epochs(runs: TrainingRuns, version: Version) -> Answer:
     epochs = (runs.published or runs.workload).training.epochs
     fewest = min((point.epochs, point.steps) for point in runs.points)
     whole = all(point.epochs == epochs and point.steps >= epochs * steps for point in runs.points)
-    return f"{fewest[0]} with {fewest[1]:,} steps in all of {epochs * steps:,}", whole
+    return f"{fewest[0]} with {fewest[1]:,} of {epochs * steps:,} steps in all", whole
 
 
 @_of_published
@@ -403,10 +403,10 @@ def _spread_of_sizes(runs: TrainingRuns, published: Workload) -> Answer:
 
 @_of_published
 def _parameters(runs: TrainingRuns, published: Workload) -> Answer:
-    """Compare what OPEN fixes, too: that division may change format, samples a file and data loader."""
-    own, known = asdict(runs.workload), asdict(published)
+    """Compare what both divisions fix. OPEN may change the format, samples per file and data loader."""
+    used, known = asdict(runs.workload), asdict(published)
     keys = [(section, key) for section, keys in _FIXED.items() for key in keys]
-    differ = [f"{section}.{key}" for section, key in keys if own[section][key] != known[section][key]]
+    differ = [f"{section}.{key}" for section, key in keys if used[section][key] != known[section][key]]
     return (", ".join(differ) + " differ", False) if differ else ("as published", True)
 
 
@@ -427,11 +427,11 @@ def _format(runs: TrainingRuns, published: Workload) -> Answer:
 
 @_of_published
 def _samples_per_file(runs: TrainingRuns, published: Workload) -> Answer:
-    wanted, found = published.sample.samples_per_file, [run.samples_per_file for run in runs.runs]
-    if None in found:
+    wanted, counts = published.sample.samples_per_file, [run.samples_per_file for run in runs.runs]
+    if None in counts:
         return f"not recorded, published: {wanted:,}", None
-    shown = " and ".join(f"{each:,}" for each in dict.fromkeys(found) if each)
-    return f"{shown}, published: {wanted:,}", set(found) == {wanted}
+    shown = " and ".join(f"{each:,}" for each in dict.fromkeys(counts) if each)
+    return f"{shown}, published: {wanted:,}", set(counts) == {wanted}
 
 
 def _loader(runs: TrainingRuns, version: Version) -> Answer:
@@ -439,7 +439,7 @@ def _loader(runs: TrainingRuns, version: Version) -> Answer:
 
 
 class CheckpointRun:
-    """Results of kind `checkpoint`, an imported one or feedrate's."""
+    """Results of the kind `checkpoint`, imported or feedrate's, as one run."""
 
     def __init__(self, results: Sequence[RunResult]) -> None:
         made = tuple(checkpoint for result in results for checkpoint in result.checkpoints)
@@ -452,13 +452,13 @@ class CheckpointRun:
         parallelism = result.workload["parallelism"]
         self.name = str(result.workload["name"])
         self.group: int = parallelism["tensor"] * parallelism["pipeline"]
-        """Ranks that hold the model once."""
+        """Ranks that hold one copy of the model."""
         self.closed_ranks: int = 8 if self.subset else self.group * parallelism["data"]
-        """Ranks that CLOSED asks for."""
+        """Ranks that CLOSED requires."""
 
 
 def _whole_sizes(run: CheckpointRun, version: Version) -> Answer:
-    """Compare the bytes that were written, within 2 %, with what the published shapes give."""
+    """Compare the written bytes, within 2 %, with those by the published shapes."""
     if str(run.result.workload["scale"]) != "1":
         return f"scaled to {run.result.workload['scale']}", False
     if run.name not in names("workloads/checkpoints"):
@@ -493,33 +493,33 @@ def _checkpoints(run: CheckpointRun, version: Version) -> Answer:
 
 def _synced(run: CheckpointRun, version: Version) -> Answer:
     if run.result.loader == "checkpoint":
-        return "files and folder", True  # feedrate checkpoint always does
-    told = {one.get("fsync") for one in run.runs}
-    if False in told:
+        return "files and folder", True  # feedrate checkpoint always syncs both
+    synced = {one.get("fsync") for one in run.runs}
+    if False in synced:
         return "not in every run", False
-    return ("by every run's configuration", True) if told == {True} else ("not recorded", None)
+    return ("by every run's configuration", True) if synced == {True} else ("not recorded", None)
 
 
 def _pause(run: CheckpointRun, version: Version) -> Answer:
-    """Compare the time from the end of a run until the start of the next, as MLPerf's checker does."""
+    """Compare the time from the end of a run to the start of the next, as in MLPerf's checker."""
     if len(run.runs) == 1:
         return "one run", True
     gaps = []
     for before, after in pairwise(run.runs):
         if not (before.get("end") and after.get("start")):
-            return "not recorded of every run", None
+            return "not recorded for every run", None
         begun, ended = (datetime.fromisoformat(str(when)) for when in (after["start"], before["end"]))
         gaps.append((begun - ended).total_seconds())
     return f"{max(gaps):.1f} s", min(gaps) >= 0 and max(gaps) <= PAUSE_SECONDS
 
 
 def _cold(run: CheckpointRun, version: Version) -> Answer:
-    """Ask for caches cleared or bypassed, unless a host's part is larger than its memory could hold."""
+    """Require that caches are cleared or bypassed, unless a host's part is too large for its memory."""
     cache, memory = str(run.result.storage.get("cache")), run.result.environment.get("memory_of_hosts") or {}
     if cache == "cold":
         return cache, True
     if not memory or len(memory) != run.first.hosts:
-        return f"{cache}, memory of its hosts not recorded", None
+        return f"{cache}, memory of the hosts not recorded", None
     share = run.first.bytes / run.first.hosts / max(memory.values())
     value = f"{cache}, {share:.3g} x memory on a host"
     if share >= CHECKPOINT_MEMORY:
@@ -551,7 +551,7 @@ _OWN = ("", "", "")
 _ANY = ("6", "10.2", "3.6.2, 3.6.3")
 _CLOSED = ("6", "10.2", "3.6.2")
 
-# v3.0's text has no rule on the spread of runs and on seeds: v2.0's are kept.
+# v3.0's text has no rules on the spread of runs and on seeds, so v2.0's are kept.
 TRAINING = (
     Rule(("1", "2.1", "2.1.11"), BOTH, "workload and accelerator", "{version.listed}", _workload),
     Rule(("3", "7", "3.1.2"), BOTH, "steps an epoch", f"at least {MIN_STEPS}", _steps_per_epoch),
@@ -562,7 +562,7 @@ TRAINING = (
     Rule(("2", "6.6", "2.1.17"), BOTH, "warm-up run before them", "1", _warm_up),
     Rule(("1", "4", "3.3.2"), BOTH, "AU of every run", "at least {subject.au_percent:g} %", _utilisation),
     Rule(("2", "6.7", ""), BOTH, "spread of the runs' throughput", _SPREAD, _spread),
-    Rule(("2", "6.6", ""), BOTH, "shuffle seeds", "another one for every run", _seeds),
+    Rule(("2", "6.6", ""), BOTH, "shuffle seeds", "a different one for every run", _seeds),
     Rule(("5", "9", "3.3.6"), BOTH, "accelerators on a host", "the same on every host", _same_on_every_host),
     Rule(_OWN, BOTH, "storage", "as it is", _storage_as_it_is),
     Rule(_ANY, BOTH, "epochs that were run", "whole ones, as many as published", _whole_epochs),
@@ -606,13 +606,13 @@ def version_for(result: RunResult) -> str:
 def self_check(*results: RunResult, version: str = "", au: Sequence[float] | None = None) -> list[Check]:
     """Check a set of runs by the rules of `version` (empty: `version_for`), by ascending accelerator count.
 
-    `results` are of one kind and workload, in the order of their making. `au` is that of each point of one
-    result by MLPerf's formula, the mean of its epochs; without it the point's own counts, over all epochs.
-    An imported run states its own. Raises SpecError when the version has no such rules.
+    `results` are of one kind and workload, in the order of their start. `au` is the AU of each point of one
+    result by MLPerf's formula, the mean over its epochs. The default is the point's own, over all epochs, or
+    that of an imported run. Raises SpecError if the version has no such rules.
     """
     version = version or version_for(results[-1])
     if version not in VERSIONS:
-        raise SpecError(f"there are no rules {version!r}", f"known: {', '.join(VERSIONS)}")
+        raise SpecError(f"unknown version of the rules: {version!r}", f"known: {', '.join(VERSIONS)}")
     if results[-1].kind == "checkpoint":
         run = CheckpointRun(results)
         return [_check(version, CHECKPOINTING, run, run.ranks)]
@@ -621,10 +621,7 @@ def self_check(*results: RunResult, version: str = "", au: Sequence[float] | Non
 
 
 def broken(results: Sequence[RunResult], version: str, closed: bool) -> list[str]:
-    """Return a line for each rule that the set of runs does not meet.
-
-    NaN, as a planned result has, breaks no rule.
-    """
+    """Return a line for each rule that the set of runs does not meet. NaN, as in a plan, breaks no rule."""
     return [
         f"{check.accelerators} accelerators: {rule.line}"
         for check in self_check(*results, version=version)
@@ -651,5 +648,5 @@ def _check(version: str, rules: tuple[Rule, ...], subject: TrainingRuns | Checkp
             )
         )
     if not outcomes:
-        raise SpecError(f"{version} of the rules has no checkpoints", f"--rules {max(VERSIONS)}")
+        raise SpecError(f"{version} of the rules has no checkpoints", f"use --rules {max(VERSIONS)}")
     return Check(version=version, accelerators=count, rules=tuple(outcomes))

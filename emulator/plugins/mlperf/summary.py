@@ -1,6 +1,6 @@
 """Read and check a run's summary.json: machines and published figures. Fields have the names of DLIO's keys.
 
-DLIO's GB is 2^30 bytes. It writes more keys than are read here.
+DLIO's GB is 2^30 bytes. Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Spec = TypeVar("Spec")
 
 
 def within(low: float, high: float, spec: object, *names: str) -> None:
-    """Refuse fields, numbers or tuples of them, outside `low` to `high`. Raises SpecError."""
+    """Check that fields, numbers or tuples of numbers, are from `low` to `high`. Raises SpecError."""
     for name in names:
         value = getattr(spec, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if not low <= number <= high:  # also when it is NaN
+            if not low <= number <= high:  # true for NaN, too
                 raise SpecError(f"{name} must be from {low:g} to {high:g}, not {number:g}")
 
 
@@ -78,13 +78,13 @@ class TrainingMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTraining(Machines):
-    """The machines, the dataset and the figures of a training as they were published."""
+    """Published machines, dataset and figures of a training."""
 
     num_files_train: int
     num_samples_per_file: int
     metric: TrainingMetric
     most_steps: int = 0
-    """Steps of an epoch after which the run was told to stop; 0: none were."""
+    """Most steps of an epoch by the configuration; 0 for no limit."""
 
     def __post_init__(self) -> None:
         Machines.__post_init__(self)  # super() does not find it in a class with slots
@@ -113,12 +113,12 @@ class PublishedTraining(Machines):
 
     @property
     def met(self) -> bool | None:
-        """Return True when the summary says that the AU was met; None where it says nothing."""
-        said = self.metric.train_au_meet_expectation
-        return {"success": True, "fail": False}.get(said) if isinstance(said, str) else None
+        """Return whether the AU was met by the summary; None if it does not state that."""
+        verdict = self.metric.train_au_meet_expectation
+        return {"success": True, "fail": False}.get(verdict) if isinstance(verdict, str) else None
 
     def steps_per_epoch(self, batch: int) -> int:
-        """Return the steps of all accelerators in an epoch, whole ones alone."""
+        """Return the whole steps of all accelerators in an epoch."""
         steps = self.samples // (batch * self.num_accelerators)
         return min(steps, self.most_steps) if self.most_steps else steps
 
@@ -144,8 +144,8 @@ def trains(run: RunFolder) -> bool:
 def read_published(run: RunFolder, most_steps: int, samples_per_file: int) -> PublishedTraining:
     """Return the figures in the summary of `run`.
 
-    Its configuration asks for `most_steps` an epoch and has `samples_per_file`, for a summary that does not
-    state them. Raises SpecError naming the key that is missing or wrong.
+    `most_steps` of an epoch and `samples_per_file` are those of the configuration, for a summary without
+    them. Raises SpecError naming the key that is missing or wrong.
     """
     metric = read_metric(run, TrainingMetric)
     table = {"num_samples_per_file": samples_per_file, **run.summary, "most_steps": most_steps}
@@ -163,20 +163,20 @@ def read_metric(run: RunFolder, wanted: type[Spec]) -> Spec:
 
 
 def _known(wanted: type[Spec], table: Any, name: str) -> Spec:
-    """Build `wanted` from its keys in `table`; one value may stand for a list. Raises SpecError."""
+    """Build `wanted` from its keys in `table`, where a list of one may be a plain value. Raises SpecError."""
     if not isinstance(table, Mapping):
         raise SpecError(f"{name} must be an object, not {str(table)[:40]!r}")
-    found = {}
-    for field in fields(wanted):  # type: ignore[arg-type]  # a dataclass, which no TypeVar can say
+    values = {}
+    for field in fields(wanted):  # type: ignore[arg-type]  # a TypeVar cannot require a dataclass
         if field.name in table:
             value = table[field.name]
             one = str(field.type).startswith("tuple") and not isinstance(value, list)
-            found[field.name] = [value] if one else value
-    return build(wanted, found, Source(name))
+            values[field.name] = [value] if one else value
+    return build(wanted, values, Source(name))
 
 
 def _each(values: Sequence[float], hosts: int) -> Sequence[float]:
-    """Return a value for each host: the mean where DLIO added several hosts up into one place."""
+    """Return a value for each host: the mean if DLIO added several hosts up into one entry."""
     if not values or (len(values) == hosts and all(values)):
         return values
     return (sum(values) / hosts,) * hosts

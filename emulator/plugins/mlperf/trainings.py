@@ -1,4 +1,4 @@
-"""Import published trainings: the runs of one workload on one system become one result."""
+"""Import published trainings as results, one for each workload on a system."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ImportedTraining(Imported):
         each = self.published.num_samples_per_file
         size = round(files * each * first.sample.bytes_mean)
         memory = max(sum(imported.published.memory) for imported in runs)
-        # The files that MLPerf's datasize asks for may be less than one file short of the memory's multiple.
+        # MLPerf's datasize rounds files down, so a valid dataset may be up to one file below the threshold.
         full = size + round(each * first.sample.bytes_mean)
         small = small_dataset(size, memory) if memory and small_dataset(full, memory) else None
         rated = [point for point in points if math.isfinite(point.samples_per_second)]
@@ -122,7 +122,7 @@ def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
         return convert(config, name or "training").workload, config.whole("train.total_training_steps")
     name = wanted or next(iter(choices(run).values()), "")
     if not wanted and name not in names("workloads"):
-        raise SpecError(f"{run.name} has no configuration beside it", "say what it ran with --workload NAME")
+        raise SpecError(f"{run.name} has no configuration", "name its workload with --workload NAME")
     return load_workload(name), 0
 
 
@@ -152,7 +152,7 @@ def imported_point(imported: ImportedTraining) -> Point:
         ideal_samples_per_second=ideal,
         x_ideal=same,
         au=same,
-        au_here=same,  # DLIO logs the processes' time alone
+        au_here=same,  # DLIO logs only the processes' time
         au_published=figures.au_published,
         samples_per_second_published=published.mean_rate,
         x_ideal_first=every,
@@ -174,13 +174,13 @@ def _flags(imported: ImportedTraining) -> list[Flag]:
         flags.append(Flag(name="hidden", value=hidden, threshold=HIDDEN_SHARE, sentence=sentence))
     if figures.overslept > OVERSLEPT:
         points = figures.overslept * 100
-        sentence = f"Oversleep was counted as compute: AU was published {points:.1f} points too high."
+        sentence = f"Oversleep was counted as compute: the published AU is {points:.1f} points too high."
         flags.append(Flag(name="oversleep", value=figures.overslept, threshold=OVERSLEPT, sentence=sentence))
     return flags
 
 
 def _hosts(imported: ImportedTraining, samples: int) -> tuple[HostShare, ...]:
-    """Return each host's share. Logs name the host of every rank; without them hosts are numbered."""
+    """Return each host's share, by the ranks' host names in the logs or else by numbered hosts."""
     published, rows = imported.published, imported.rows
     accelerators = published.num_accelerators
     logs = [imported.run.logs.get(str(rank), {}) for rank in range(accelerators)]
@@ -213,7 +213,7 @@ def _hosts(imported: ImportedTraining, samples: int) -> tuple[HostShare, ...]:
 
 
 def _provenance(imported: ImportedTraining) -> dict[str, Any]:
-    """Return what a run published beside what was recomputed. Shares of 1."""
+    """Return the published and the recomputed figures of a run. Shares of 1."""
     run, published, figures, spec = imported.run, imported.published, imported.figures, imported.workload
     config = stated_config(run) or Config(run.name, {})
     seed, saved = config.at("train.seed"), config.at("workflow.checkpoint")

@@ -1,4 +1,4 @@
-"""Read and write the documents of a run as MLPerf Storage v0.5 to v3.0 (DLIO) lays them out in a folder.
+"""Read and write the documents of a run in the folder layouts of MLPerf Storage v0.5 to v3.0 (DLIO).
 
 summary.json
 per_epoch_stats.json                      v0.5 and v1.0; or one of each rank:
@@ -8,8 +8,8 @@ dlio_config/, configs/ or .hydra/         config.yaml, hydra.yaml, overrides.yam
 training_*_metadata.json                  v2.0 and v3.0
 fs_separation.json                        v3.0: whether data and results are on one file system
 
-Only summary.json is indispensable: in published trees others are missing, cut short, or placeholders of a few
-bytes in place of what was too large. They are left out, and named.
+Only summary.json is required. In published trees other files are missing, truncated, or placeholders of a few
+bytes for a file that was too large. They are left out, and reported.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from emulator.record.steps import Steps
 RunLayout = Literal["v1.0", "v2.0"]
 """v1.0: also that of v0.5, and of DLIO 2.0 run by itself. v2.0: also that of v3.0."""
 Version = Literal["v1.0", "v2.0", "v3.0"]
-"""Version that has the formulas of a run's figures."""
+"""Version whose formulas a run's figures follow."""
 
 SUMMARY = "summary.json"
 SEPARATION = "fs_separation.json"
 ADDED = "added_by_feedrate"
-"""Key of metadata that no run wrote."""
+"""Key that marks metadata which an export added."""
 _CONFIG_FOLDERS = ("dlio_config", "configs", ".hydra")
 _CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _LOG = re.compile(r"(\d{1,7})_output\.json")
@@ -48,9 +48,9 @@ _DOCUMENT = re.compile("|".join((re.escape(SUMMARY), *(p.pattern for p in (_LOG,
 _MOST_DEPTH = 12
 _MOST_RUNS = 10_000
 _PLACEHOLDER = 64
-"""A file of fewer bytes that is no JSON is a placeholder."""
+"""Bytes below which an unreadable file is a placeholder."""
 _CODE = re.compile(r"code(-images|-[0-9a-f]{8})?")
-"""Folders of a submitter's tree with copies of the benchmark: its tests have runs of their own."""
+"""Names of folders with copies of the benchmark in a submitter's tree. Its tests contain runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,31 +58,31 @@ class RunFolder:
     """The documents of one run, as plain values."""
 
     name: str
-    """Path below the imported folder, for people and for exports."""
+    """Path below the imported folder, for display and for exports."""
     layout: RunLayout
     summary: Mapping[str, Any]
     epochs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Rank ("" where one file stands for all) -> epoch -> start, end, duration, block1 ..."""
+    """start, end, duration, block1 ... by rank ("" for a file of all ranks) and epoch."""
     logs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Rank -> its log: epoch -> load, proc, compute, au, throughput by block; hostname."""
+    """Logs by rank: load, proc, compute, au and throughput of each block by epoch, and the hostname."""
     configs: Mapping[str, Any] = field(default_factory=dict)
     """Values by file name."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Values by file name."""
     separation: Mapping[str, Any] = field(default_factory=dict)
-    """fs_separation.json; empty without."""
+    """Values in fs_separation.json; empty if there is none."""
     unread: tuple[str, ...] = ()
-    """Sentences on why files were left out."""
+    """Sentences on files that were left out."""
 
     def __post_init__(self) -> None:
-        # These become names of files.
+        # These become file names.
         known = all(rank == "" or _RANK.fullmatch(rank) for rank in (*self.epochs, *self.logs))
         if (
             not known
             or self.configs.keys() - set(_CONFIG_FILES)
             or not all(map(_METADATA.fullmatch, self.metadata))
         ):
-            raise SpecError("the documents of a run have names that MLPerf Storage does not give")
+            raise SpecError("the documents of a run have names that MLPerf Storage does not use")
 
     @property
     def system(self) -> str:
@@ -93,13 +93,13 @@ class RunFolder:
 
     @property
     def same_filesystem(self) -> bool | None:
-        """True when results lay on the file system of the data; None: not recorded."""
+        """True if results and data were on one file system; None if not recorded."""
         same = self.separation.get("same_filesystem")
         return same if isinstance(same, bool) else None
 
     @property
     def version(self) -> Version | None:
-        """Version that has the run's formulas; None: its files do not tell v2.0 from v3.0."""
+        """Version whose formulas the run follows; None if its files do not distinguish v2.0 and v3.0."""
         if self.layout == "v1.0":
             return "v1.0"
         for value in self.metadata.values():
@@ -112,7 +112,7 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported(ABC):
-    """A run that was read, of trainings or of checkpoints."""
+    """An imported run of a training or of checkpoints."""
 
     run: RunFolder
     said: tuple[str, ...]
@@ -121,22 +121,22 @@ class Imported(ABC):
     @property
     @abstractmethod
     def group(self) -> object:
-        """Equal for runs of one result."""
+        """Key that is equal for runs of one result."""
 
     @property
     @abstractmethod
     def order(self) -> str:
-        """The key that sorts the runs of a result."""
+        """Key that sorts the runs of a result."""
 
     @property
     @abstractmethod
     def named(self) -> tuple[str, str]:
-        """The name of its result, and what distinguishes it from another group of this name."""
+        """Name of its result, and a word that distinguishes groups of this name."""
 
     @property
     @abstractmethod
     def line(self) -> str:
-        """The run in one line for people."""
+        """One line of text on the run."""
 
     @abstractmethod
     def result(self, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
@@ -144,7 +144,7 @@ class Imported(ABC):
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the folders at or below `folder` that hold a document of a run.
+    """Return the folders at or below `folder` that contain a document of a run.
 
     Raises SpecError, StorageError.
     """
@@ -162,34 +162,34 @@ def find_runs(folder: Path) -> list[Path]:
     with storage_errors("cannot list the folder"):
         runs = sorted(search(folder, 0))
     if not runs:
-        raise SpecError(f"{folder} holds no {SUMMARY}", "give MLPerf Storage's results, or a run of DLIO")
+        raise SpecError(f"{folder} has no {SUMMARY}", "give MLPerf Storage's results, or a run of DLIO")
     if len(runs) > _MOST_RUNS:
-        raise SpecError(f"{folder} holds {len(runs)} runs, more than {_MOST_RUNS}", "give a folder of fewer")
+        raise SpecError(f"{folder} has {len(runs)} runs, more than {_MOST_RUNS}", "give a smaller folder")
     return runs
 
 
 def why_no_run(folder: Path, name: str) -> str:
-    """Return why the folder `name` holds no run of DLIO; empty where it may hold one."""
+    """Return why the folder `name` has no run of DLIO; empty if it may have one."""
     if any(_CODE.fullmatch(part) for part in name.split("/")[:-1]):
         return "part of a copy of the benchmark's code"
     for kind in ("kv_cache", "vector_database"):
         if kind in name.split("/") or any(folder.glob(f"{kind}_*_metadata.json")):
             return f"a run of the benchmark {kind}"
     if not (folder / SUMMARY).is_file():
-        return f"it holds no {SUMMARY}: data generation, or a run that did not end"
+        return f"it has no {SUMMARY}: data generation, or a run that did not finish"
     return ""
 
 
 def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
-    """Read the run in `folder`. Files beside the summary that cannot be read are left out, unless `strict`.
+    """Read the run in `folder`. Unless `strict`, damaged files other than the summary are left out.
 
-    Raises SpecError naming the file that is damaged, StorageError.
+    Raises SpecError naming the damaged file, StorageError.
     """
     with storage_errors("cannot list the folder"):
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
-    refused: dict[str, list[str]] = {}
+    skipped: dict[str, list[str]] = {}
 
-    def wanted(path: Path, read: Callable[[Path], Any]) -> Any:
+    def read_or_skip(path: Path, read: Callable[[Path], Any]) -> Any:
         try:
             return read(path)
         except SpecError as error:
@@ -197,37 +197,37 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
                 raise
             short = path.stat().st_size < _PLACEHOLDER
             why = "a placeholder of a few bytes" if short else str(error).removeprefix(f"{path}: ")
-            refused.setdefault(why, []).append(path.name)
+            skipped.setdefault(why, []).append(path.name)
             return None
 
     def of_ranks(pattern: re.Pattern[str], read: Callable[[Path], Any]) -> dict[str, Any]:
-        found = {
-            match[1] or "": wanted(folder / file, read)
+        values = {
+            match[1] or "": read_or_skip(folder / file, read)
             for file in files
             if (match := pattern.fullmatch(file))
         }
-        return {rank: value for rank, value in found.items() if value is not None}
+        return {rank: value for rank, value in values.items() if value is not None}
 
     stats, logs = of_ranks(_STATS, _epochs), of_ranks(_LOG, _object)
     config = next((folder / name for name in _CONFIG_FOLDERS if (folder / name).is_dir()), None)
     inside = folder.resolve()
     documents = [*(folder / file for file in files), *(config / name for name in _CONFIG_FILES if config)]
     for path in documents:
-        if not path.resolve().is_relative_to(inside):  # what it shows would be copied into the result
-            raise SpecError(f"{path} is a link out of the folder", "import reads the run's own files alone")
+        if not path.resolve().is_relative_to(inside):  # its content would be copied into the result
+            raise SpecError(f"{path} is a link out of the folder", "import reads only files in the folder")
     configs = {}
     if config is not None:
         for file in _CONFIG_FILES:
-            if (config / file).is_file() and (value := wanted(config / file, read_yaml)) is not None:
+            if (config / file).is_file() and (value := read_or_skip(config / file, read_yaml)) is not None:
                 configs[file] = value
-    metadata = {file: wanted(folder / file, read_json) for file in files if _METADATA.fullmatch(file)}
-    # What an export added to v1.0's documents, for newer tools, is no document of the run.
+    metadata = {file: read_or_skip(folder / file, read_json) for file in files if _METADATA.fullmatch(file)}
+    # Metadata that an export added to v1.0's documents, for newer tools, is not the run's own.
     metadata = {
         file: value
         for file, value in metadata.items()
         if not (isinstance(value, Mapping) and value.get(ADDED) is True)
     }
-    separation = wanted(folder / SEPARATION, _object) if SEPARATION in files else None
+    separation = read_or_skip(folder / SEPARATION, _object) if SEPARATION in files else None
     newer = any(stats) or (config is not None and config.name == _CONFIG_FOLDERS[0]) or bool(metadata)
     return RunFolder(
         name=name or folder.name,
@@ -240,7 +240,7 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
         separation=separation or {},
         unread=tuple(
             f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}"
-            for why, names in refused.items()
+            for why, names in skipped.items()
         ),
     )
 
@@ -257,7 +257,7 @@ def _object(path: Path) -> dict[str, Any]:
     """Read the object in a JSON file. Raises SpecError, StorageError."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise SpecError(f"{path}: not a JSON object", "MLPerf Storage writes one")
+        raise SpecError(f"{path}: not a JSON object", "MLPerf Storage's files are objects")
     return value
 
 
@@ -280,7 +280,7 @@ def write_run(run: RunFolder, folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as DLIO formats its JSON, whole or not at all, with null for what is not finite.
+    """Write `value` as JSON in DLIO's format, whole or not at all, with null for numbers that are not finite.
 
     Raises StorageError.
     """

@@ -1,7 +1,7 @@
-"""Convert a configuration of DLIO to a workload and a recipe, and list what was left out of them.
+"""Convert a configuration of DLIO to a workload and a recipe, and list the keys that were left out.
 
 The tables of keys are from the workload files of MLPerf Storage v0.4 to v3.0 and of DLIO 1.0 to 2.0. A key in
-neither of them is unknown: it is listed as such and never guessed.
+neither table is listed as unknown.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ _LARGEST_SAMPLE = 2**32 - 2**20
 _CROP_EDGE = 128
 """Voxels along an edge of the crop of MLPerf's 3D U-Net."""
 _SHAPES = 4096
-"""Samples that decide on the crop. Sizes are drawn by quantiles, so these include the extremes."""
+"""Samples whose shapes decide the crop. Sizes are drawn by quantiles, so these include the extremes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A key of the configuration that the workload does not carry."""
+    """A key of the configuration that the workload does not have."""
 
     key: str
     value: Any
@@ -142,7 +142,7 @@ class ParquetColumn:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A workload, and the parts of its configuration that no workload has."""
+    """A workload, and the keys of its configuration that were left out."""
 
     config: Config
     workload: Workload
@@ -150,7 +150,7 @@ class Converted:
 
     @property
     def subfolders(self) -> int:
-        """Return the number of folders of the dataset; 0 if the configuration does not give it."""
+        """Return the number of folders of the dataset; 0 if not given."""
         return self.config.whole("dataset.num_subfolders_train")
 
 
@@ -218,7 +218,7 @@ def _access(config: Config, tf_data: bool, columns: Sequence[ParquetColumn]) -> 
 def _loading(config: Config, tf_data: bool) -> dict[str, Any]:
     """Return the table `loader` of the workload, without a crop."""
     workers, prefetch = _workers(config), config.whole("reader.prefetch_size", 2)
-    # PyTorch gives every worker its share, rounded up, and 2 batches where nothing is said.
+    # PyTorch gives every worker its share, rounded up, or 2 batches by default.
     shared = workers * (math.ceil(prefetch / workers) if prefetch else 2)
     block = config.whole("reader.transfer_size") // BLOCK_BYTES * BLOCK_BYTES
     if not config.whole("reader.transfer_size"):
@@ -234,7 +234,7 @@ def _loading(config: Config, tf_data: bool) -> dict[str, Any]:
 
 def _accelerator(config: Config) -> dict[str, Any]:
     """Return the table `accelerator` of the workload."""
-    # YAML has no key for the accelerator: the name of the file or of the chosen workload ends in it.
+    # No key names the accelerator, but the name of the file or of the chosen workload ends in it.
     choice = config.choice.lower()
     suffixes = (end for end in _ACCELERATORS if re.search(rf"[_-]{end}(?![a-z0-9])", choice))
     batch = config.whole("reader.batch_size", 1)
@@ -250,12 +250,12 @@ def _accelerator(config: Config) -> dict[str, Any]:
 
 @cache
 def _known() -> tuple[AcceleratorSpec, ...]:
-    """Return the accelerators of the catalogue. A tree has hundreds of runs, each with a configuration."""
+    """Return the accelerators of the catalogue, cached for trees with hundreds of configurations."""
     return tuple(load_workload(name).accelerator for name in names("workloads"))
 
 
 def _columns(config: Config) -> tuple[ParquetColumn, ...]:
-    """Return the columns of a Parquet dataset, empty where none are given. Raises SpecError."""
+    """Return the columns of a Parquet dataset; empty if not given. Raises SpecError."""
     listed = config.at("dataset.parquet.columns") if config.text("dataset.format") == "parquet" else None
     known = {field.name for field in fields(ParquetColumn)}
     columns = []
@@ -267,7 +267,7 @@ def _columns(config: Config) -> tuple[ParquetColumn, ...]:
 
 
 def _row_group(config: Config) -> int:
-    """Return the rows of a row group of Parquet; 0 if they are not given, or for another format."""
+    """Return the rows of a row group of Parquet; 0 if not given, or for another format."""
     parquet = config.text("dataset.format") == "parquet"
     return config.whole("dataset.parquet.row_group_size") if parquet else 0
 
@@ -279,7 +279,7 @@ def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
 
 
 def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
-    """Return workload key -> the DLIO key or default that it came from."""
+    """Return the DLIO key or default that each workload key came from."""
     file = Path(config.name).name
     stated = {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
     sources = {target: "DLIO's default" for target in USED.values() if target}
@@ -327,7 +327,7 @@ def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
 
 
 def workload_text(converted: Converted, origin: str) -> str:
-    """Return the workload as TOML, with what was left out as comments."""
+    """Return the workload as TOML, with the keys that were left out as comments."""
     lines = [f"Imported by feedrate from {origin}."]
     if converted.left_out:
         lines.append("Left out of it:")
@@ -392,12 +392,12 @@ def _crop(sample: SampleSpec) -> tuple[int, ...]:
         return ()
     try:
         sizes = sizes_of(build(SizeSpec, _sizes(sample)), 0)
-    except SpecError:  # no volume is as small
+    except SpecError:  # too small for a volume
         return ()
     edge = min(_CROP_EDGE, int(sizes.shapes(np.arange(_SHAPES)).min()))
     return (edge, edge, edge)
 
 
 def comment(line: str) -> str:
-    """Return `line` as a comment of TOML, which takes no control characters."""
+    """Return `line` as a TOML comment, without control characters, which TOML forbids."""
     return "# " + "".join(letter if letter.isprintable() else " " for letter in line) + "\n"
