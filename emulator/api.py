@@ -160,10 +160,10 @@ def read(out: Place) -> Result:
 def figures(result: Result | RunResult) -> list[Picture]:
     """Return the figures of a result, with the one that answers the question first."""
     if isinstance(result, Result):
-        found = (*kind_of(result.run).figures(result.run), *hosts_over_time(result.run, result.hosts))
+        shown = (*kind_of(result.run).figures(result.run), *hosts_over_time(result.run, result.hosts))
     else:
-        found = kind_of(result).figures(result)
-    return [Picture(figure) for figure in found]
+        shown = kind_of(result).figures(result)
+    return [Picture(figure) for figure in shown]
 
 
 def generate(

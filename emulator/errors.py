@@ -105,7 +105,7 @@ def damaged(name: str, error: BaseException) -> DatasetError:
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
-    """Return `error` as one line: what was being done, what the system said, what to do about it."""
+    """Return `error` as one line: what was being done, the system's reason, and what to do about it."""
     hints = {
         errno.ENOSPC: "free some space or choose another folder",
         errno.EDQUOT: "the quota is used up; free some space or choose another folder",
@@ -116,8 +116,8 @@ def storage_error(error: OSError, doing: str) -> StorageError:
         errno.ESTALE: "the mount is stale; remount it",
     }
     where = f" ({error.filename})" if error.filename else ""
-    said = error.strerror or str(error)
-    return StorageError(f"{doing}{where}: {said}", hints.get(error.errno or 0, ""))
+    reason = error.strerror or str(error)
+    return StorageError(f"{doing}{where}: {reason}", hints.get(error.errno or 0, ""))
 
 
 @contextmanager
@@ -141,9 +141,9 @@ def unexpected(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}emulator{os.sep}" in frame.filename] or frames
     where = f" ({'/'.join(Path(ours[-1].filename).parts[-2:])}:{ours[-1].lineno})" if ours else ""
-    said = " ".join(str(error).split())[:300]
+    text = " ".join(str(error).split())[:300]
     kept = _kept_traceback(error) or "what FEEDRATE_TRACEBACK=1 shows"
-    return f"an internal error, {type(error).__name__}: {said}{where}: please report it, with {kept}"
+    return f"an internal error, {type(error).__name__}: {text}{where}: please report it, with {kept}"
 
 
 def _kept_traceback(error: BaseException) -> str:

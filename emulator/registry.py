@@ -36,7 +36,7 @@ class EntryPoint(NamedTuple):
 @cache
 def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
     """Return the entry points of a name, feedrate's own first, by group and name."""
-    found: dict[str, dict[str, list[EntryPoint]]] = {}
+    points: dict[str, dict[str, list[EntryPoint]]] = {}
     places: list[tuple[bool, str, str]] = []
     for folder in sys.path:
         with suppress(OSError):
@@ -52,11 +52,11 @@ def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
         if package not in seen:
             seen.add(package)
             with suppress(OSError, UnicodeDecodeError):
-                _read(Path(folder, name, "entry_points.txt"), package, found)
-    for names in found.values():
+                _read(Path(folder, name, "entry_points.txt"), package, points)
+    for names in points.values():
         for offers in names.values():
             offers.sort(key=lambda offer: not offer.own)
-    return found
+    return points
 
 
 def _read(path: Path, package: str, found: dict[str, dict[str, list[EntryPoint]]]) -> None:
@@ -85,13 +85,13 @@ class Group(Collection[str]):
         self._loaded: dict[str, Any] = {}
 
     def _offers(self) -> dict[str, list[EntryPoint]]:
-        found = _entry_points()
-        if "feedrate.verbs" not in found:
+        points = _entry_points()
+        if "feedrate.verbs" not in points:
             raise MissingError(
                 "feedrate's own plug-ins are not installed",
                 "pip install feedrate; make install in a checkout",
             )
-        return found.get(self.group, {})
+        return points.get(self.group, {})
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._offers()))

@@ -79,7 +79,7 @@ def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
 
 def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
     """Return the claims of all launchers; several if one started another."""
-    found: list[Claim] = []
+    claimed: list[Claim] = []
     for launcher, rank, size in (
         ("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
         ("MPICH's mpiexec, or srun --mpi=pmi2,", "PMI_RANK", "PMI_SIZE"),
@@ -88,9 +88,9 @@ def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
         numbers = environment.get(rank, ""), environment.get(size, "")
         # mpirun in an allocation starts its daemons with srun, and ranks inherit srun's variables. These
         # count only without those of another launcher.
-        if all(number.isdigit() for number in numbers) and not (launcher == "srun" and found):
-            found.append(Claim(launcher, *map(int, numbers)))
-    return tuple(found)
+        if all(number.isdigit() for number in numbers) and not (launcher == "srun" and claimed):
+            claimed.append(Claim(launcher, *map(int, numbers)))
+    return tuple(claimed)
 
 
 def _srun_tasks(environment: Mapping[str, str]) -> int:
@@ -167,8 +167,8 @@ def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
 def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
     """Return the PMI and PMIx components of the loaded Open MPI; empty if they are linked into it."""
     library = re.search(r" (/.*)/libmpi\.so\.", maps.read_text())
-    found = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
-    return frozenset(file.stem.removeprefix("mca_pmix_") for file in found)
+    files = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
+    return frozenset(file.stem.removeprefix("mca_pmix_") for file in files)
 
 
 def unlink_segments(maps: Path = Path("/proc/self/maps")) -> None:
@@ -182,22 +182,22 @@ def unlink_segments(maps: Path = Path("/proc/self/maps")) -> None:
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
     """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of size 1."""
-    told = claims(environment)
+    given = claims(environment)
     ours = "OMPI_COMM_WORLD_SIZE" in environment
     theirs = "PMI_SIZE" in environment and not ours and "PMIX_RANK" not in environment
     only_pmix = "PMIX_RANK" in environment and not ours and "PMI_SIZE" not in environment
     if ours and "PMI_SIZE" not in environment and library.family == "MPICH":
-        raise LaunchError(_differ(told, library), _HINT_MPICH)
+        raise LaunchError(_differ(given, library), _HINT_MPICH)
     if only_pmix and library.family == "MPICH" and "pmix" not in library.text.lower():
         raise LaunchError(
             f"srun --mpi=pmix started this, but mpi4py uses {library}, which does not support PMIx",
             "use srun --mpi=pmi2, or an Open MPI",
         )
     newer = not library.version.startswith(("1.", "2.", "3.", "4."))  # Open MPI 5 supports only PMIx
-    no_pmi = "PMIX_RANK" not in environment and [claim.launcher for claim in told] == ["srun"]  # --mpi=none
-    several = library.family == "Open MPI" and any(one.size > 1 for one in told)
+    no_pmi = "PMIX_RANK" not in environment and [claim.launcher for claim in given] == ["srun"]  # --mpi=none
+    several = library.family == "Open MPI" and any(one.size > 1 for one in given)
     if several and ((theirs and newer) or no_pmi):
-        raise LaunchError(_differ(told, library), _hint_openmpi())
+        raise LaunchError(_differ(given, library), _hint_openmpi())
     prefix, named = environment.get("OPAL_PREFIX", ""), environment.get("MPI4PY_LIBMPI", "")
     other = Path(named).is_absolute() and not Path(named).resolve().is_relative_to(Path(prefix).resolve())
     if ours and several and prefix and other:  # the library would load components of another Open MPI
@@ -208,7 +208,7 @@ def require_family(library: Library, environment: Mapping[str, str] = os.environ
     # Open MPI before 5 may be built with PMI. Without it, its start fails with pages of messages.
     if several and theirs and library.plugins and not library.plugins & _PMI:
         raise LaunchError(
-            f"{_differ(told, library)}, built without PMI",
+            f"{_differ(given, library)}, built without PMI",
             "start with that Open MPI's own mpirun, or srun --mpi=pmix, or have mpi4py use the launcher's "
             "library: MPI4PY_MPIABI=mpich",
         )
@@ -218,16 +218,16 @@ def require_world(
     rank: int, size: int, library: Library, environment: Mapping[str, str] = os.environ
 ) -> None:
     """Raise LaunchError if launchers claim a rank or size other than MPI's `rank` and `size`."""
-    told = claims(environment)
-    if told and not any((claim.rank, claim.size) == (rank, size) for claim in told):
+    given = claims(environment)
+    if given and not any((claim.rank, claim.size) == (rank, size) for claim in given):
         raise LaunchError(
-            f"{_differ(told, library)}; MPI sees {size}",
+            f"{_differ(given, library)}; MPI sees {size}",
             {"MPICH": _HINT_MPICH, "Open MPI": _hint_openmpi()}.get(library.family or "", _HINT_SAME),
         )
 
 
-def _differ(told: Sequence[Claim], library: Library) -> str:
-    claim = told[-1]
+def _differ(given: Sequence[Claim], library: Library) -> str:
+    claim = given[-1]
     return f"{claim.launcher} started {claim.size} ranks, but mpi4py uses {library}"
 
 

@@ -118,12 +118,12 @@ class RankFile(NamedTuple):
 
 def ranks_in(folder: Path) -> dict[int, RankFile]:
     """Return the ranks of this host that have started, by number."""
-    found = {}
+    ranks = {}
     for file in folder.glob("rank-*"):
         with suppress(OSError, ValueError):
             pid, beat, host = file.read_text().split()
-            found[int(file.name.removeprefix("rank-"))] = RankFile(int(pid), float(beat), host)
-    return found
+            ranks[int(file.name.removeprefix("rank-"))] = RankFile(int(pid), float(beat), host)
+    return ranks
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -35,8 +35,8 @@ def request(blob: Blob, offset: int, length: int, buffer: memoryview, cancelled:
     if cancelled():
         raise closed()
     before = offset % blob.alignment
-    asked = padded(before + length, blob.alignment)
-    done = blob.read_into(offset - before, buffer[:asked], asked)
+    aligned = padded(before + length, blob.alignment)
+    done = blob.read_into(offset - before, buffer[:aligned], aligned)
     if done < before + length:
         raise cut_short(blob.name, offset - before + done, blob.size)
     return buffer[before : before + length]

@@ -81,10 +81,10 @@ class SampleReader:
         random = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, index]))
         arrays = load_sample(self.whole, index)
         volumes = crop_of(arrays, self.crop, random, self.whole.samples.names[index])
-        kinds = (np.float32, np.uint8)
+        dtypes = (np.float32, np.uint8)
         return [
-            torch.from_numpy(np.ascontiguousarray(volume, kind)[None])
-            for volume, kind in zip(volumes, kinds, strict=True)
+            torch.from_numpy(np.ascontiguousarray(volume, dtype)[None])
+            for volume, dtype in zip(volumes, dtypes, strict=True)
         ]
 
     def load(self, request: StepRequest) -> Loaded:

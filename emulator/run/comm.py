@@ -153,8 +153,8 @@ class MpiComm(Comm):
     def hosts(self) -> list[str]:
         if not self._hosts:
             self.barrier()
-            own = np.array([os.fsencode(socket.gethostname())], f"S{_HOST_BYTES}")
-            self._hosts = list(map(os.fsdecode, self.all(own).tolist()))
+            name = np.array([os.fsencode(socket.gethostname())], f"S{_HOST_BYTES}")
+            self._hosts = list(map(os.fsdecode, self.all(name).tolist()))
         return self._hosts
 
     def node(self) -> MpiComm:

@@ -93,8 +93,8 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
         writer = DatasetWriter(store, comm.bcast(seeded), how.force)
         old = agreed(comm, lambda: writer.check(holding) if first else None)
         share = np.arange(comm.rank, plan.files, comm.size)
-        mine = agreed(comm, lambda: writer.unfinished(share, how.paranoid))
-        left = comm.sum(np.array([len(mine), writer.plan.planned_bytes(mine).sum()], np.float64))
+        missing = agreed(comm, lambda: writer.unfinished(share, how.paranoid))
+        left = comm.sum(np.array([len(missing), writer.plan.planned_bytes(missing).sum()], np.float64))
         files_left, bytes_left = map(int, left)
 
         def begin() -> bool:
@@ -110,7 +110,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
         tally = DoneCount(store, range(1, comm.size) if first else ())
         with showing("generate", tally, files_left, bytes_left) as progress:
             try:
-                _fill(writer, mine, comm, how, tally)
+                _fill(writer, missing, comm, how, tally)
             except KeyboardInterrupt:
                 done, size = tally.now()
                 raise Interrupted(done, files_left, size) from None

@@ -122,12 +122,12 @@ def answer(
     listeners: Sequence[socket.socket], expected: Mapping[int, Proof], deadline: float
 ) -> dict[int, socket.socket]:
     """Accept the `expected` connections, by number; others are refused. Raises OSError."""
-    found: dict[int, socket.socket] = {}
+    links: dict[int, socket.socket] = {}
     try:
-        while len(found) < len(expected):
+        while len(links) < len(expected):
             ready = readable(listeners, deadline - time.monotonic())
             if not ready:
-                raise TimeoutError(f"{len(expected) - len(found)} of {len(expected)} hosts did not connect")
+                raise TimeoutError(f"{len(expected) - len(links)} of {len(expected)} hosts did not connect")
             link, _ = ready[0].accept()
             with suppress(OSError):
                 link.settimeout(CALL_SECONDS)
@@ -135,16 +135,16 @@ def answer(
                 received = receive(link, _PROOF_BYTES)
                 (number,) = _NUMBER.unpack_from(received)
                 proof = expected.get(number)
-                if proof and number not in found and hmac.compare_digest(received, proof.caller):
+                if proof and number not in links and hmac.compare_digest(received, proof.caller):
                     link.sendall(proof.answerer)
-                    found[number] = link
+                    links[number] = link
                     continue
             link.close()
     except OSError:
-        for link in found.values():
+        for link in links.values():
             link.close()
         raise
-    return found
+    return links
 
 
 def readable(links: Sequence[socket.socket], seconds: float) -> list[socket.socket]:

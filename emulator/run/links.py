@@ -342,13 +342,13 @@ def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | N
     token = leaders.bcast(secrets.token_bytes(32))
     number = leaders.rank
     below = range(FAN * number + 1, min(FAN * (number + 1) + 1, len(names)))
-    own: list[Interface] = []
+    ours: list[Interface] = []
     listeners: list[socket.socket] = []
     above, clock, peers = None, None, list[_Peer]()
     failed: OSError | None = None
     try:
-        own = own_addresses()
-        listeners += [listen(address) for address in own] if below else []
+        ours = own_addresses()
+        listeners += [listen(address) for address in ours] if below else []
     except OSError as error:
         failed = OSError(f"cannot listen: {error}")
     ports = [listener.getsockname()[:2] for listener in listeners]
@@ -359,7 +359,9 @@ def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | N
         deadline = time.monotonic() + _JOIN_SECONDS * levels(len(names))
         if number:
             parent = (number - 1) // FAN
-            links = [call(firsts[parent].ports, own, Proof.of(token, one), deadline) for one in _pair(number)]
+            links = [
+                call(firsts[parent].ports, ours, Proof.of(token, one), deadline) for one in _pair(number)
+            ]
             above = _Peer(parent, firsts[parent], *links)
             peers.append(above)
             clock = RemoteClock([_trip(above) for _ in range(_ROUND_TRIPS)])

@@ -91,26 +91,26 @@ def run_point(
     DatasetError, StorageError.
     """
     direct = job.direct and dataset.store.takes_direct()
-    own = _trained(job, dataset, number, comm, spool, progress, links, direct)
+    trained = _trained(job, dataset, number, comm, spool, progress, links, direct)
     workload, node = job.workload, comm.node()
-    played = here(own.rows, workload.training.sync, comm)
-    lost, by_host = _starved(own, played, comm) or (None, {})
+    played = here(trained.rows, workload.training.sync, comm)
+    lost, by_host = _starved(trained, played, comm) or (None, {})
     point = point_of(
         workload,
         dataset.manifest.samples,
         comm.size,
-        own.rows,
+        trained.rows,
         played,
         comm,
         starved=lost,
-        barrier_seconds=own.barrier_seconds,
+        barrier_seconds=trained.barrier_seconds,
     )
-    rates = rate_series(busy(own.rows, comm), over=comm).rates
-    share = _host_share(own, node, by_host)
+    rates = rate_series(busy(trained.rows, comm), over=comm).rates
+    share = _host_share(trained, node, by_host)
     # Summed, because hosts may have mounted the dataset in different ways.
     (buffered,) = comm.sum(np.array([float(not (direct or isinstance(job.dataset, ObjectURL)))]))
-    node_reads = node.gather(own.reads)
-    seconds = own.host.rows(number) if own.host else None
+    node_reads = node.gather(trained.reads)
+    seconds = trained.host.rows(number) if trained.host else None
     gathered = comm.gather((share, reduce(ReadCounts.plus, node_reads), seconds) if node_reads else None)
     if not gathered:
         return None
@@ -122,7 +122,7 @@ def run_point(
         reads=reduce(ReadCounts.plus, reads),
         buffered=int(buffered),
         rates=rates,
-        barrier_polled=own.barrier_polled,
+        barrier_polled=trained.barrier_polled,
         host_rows=np.concatenate(series),
     )
 

@@ -80,10 +80,10 @@ def probe_storage(
     `folder` is that of the dataset on a mount; `request_bytes` is the size of the requests of a point.
     Raises StorageError, DatasetError.
     """
-    own = max(BLOCK_BYTES, request_bytes // BLOCK_BYTES * BLOCK_BYTES)
-    plan = {own: DEPTHS, BLOCK_BYTES: DEPTHS[1:], max(own, LARGE_BYTES): DEPTHS}
+    request = max(BLOCK_BYTES, request_bytes // BLOCK_BYTES * BLOCK_BYTES)
+    plan = {request: DEPTHS, BLOCK_BYTES: DEPTHS[1:], max(request, LARGE_BYTES): DEPTHS}
     counters = counters_of(folder) if folder else lambda: None
-    found: list[tuple[int, Probe]] = []
+    probes: list[tuple[int, Probe]] = []
     for size, depths in plan.items():
         same: list[Probe] = []
         rate = 0.0
@@ -95,13 +95,13 @@ def probe_storage(
                 break  # a larger depth would not be faster
         # Reads of files smaller than `size` are shorter. All depths get the mean, so that they compare.
         mean = round(sum(probe.request_bytes for probe in same) / max(1, len(same)))
-        found += [(size, replace(probe, request_bytes=mean)) for probe in same]
+        probes += [(size, replace(probe, request_bytes=mean)) for probe in same]
     # The best of many short measurements is too high by chance: measure it again, for longer.
-    best = max(range(len(found)), key=lambda place: found[place][1].bytes_per_second)
-    size, short = found[best]
+    best = max(range(len(probes)), key=lambda place: probes[place][1].bytes_per_second)
+    size, short = probes[best]
     again = _probed(storage, manifest, counters, size, short.depth // comm.size, comm, 4 * SECONDS)
-    found[best] = size, replace(again, request_bytes=short.request_bytes)
-    return tuple(probe for _, probe in found)
+    probes[best] = size, replace(again, request_bytes=short.request_bytes)
+    return tuple(probe for _, probe in probes)
 
 
 def _probed(
@@ -118,8 +118,8 @@ def _probed(
     after = counters()
     on_device = after.since(before).requests / reads.seconds if before and after else math.nan
     count, got = len(reads.times), reads.bytes
-    own = np.array([count, got, sum(reads.times), count / reads.seconds, on_device, reads.cores])
-    count, got, spent, rate, device_rate, cores = comm.sum(own).tolist()
+    counts = np.array([count, got, sum(reads.times), count / reads.seconds, on_device, reads.cores])
+    count, got, spent, rate, device_rate, cores = comm.sum(counts).tolist()
     return Probe(
         request_bytes=round(got / max(1.0, count)),
         depth=depth * comm.size,

@@ -60,12 +60,12 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
     dataset = open_together(comm, place)
     files = len(dataset.manifest.names)
     indices = evenly_spread(files, how.sample)
-    mine = indices[comm.rank :: comm.size]
-    tally, size = DoneCount(), agreed(comm, lambda: dataset.manifest.bytes_of(mine))
-    with showing("verify", tally, len(mine), size):
-        found = agreed(comm, lambda: check_files(dataset, mine, threads, tally.add))
-        found += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
-    said: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
+    share = indices[comm.rank :: comm.size]
+    tally, size = DoneCount(), agreed(comm, lambda: dataset.manifest.bytes_of(share))
+    with showing("verify", tally, len(share), size):
+        faults_here = agreed(comm, lambda: check_files(dataset, share, threads, tally.add))
+        faults_here += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
+    said: list[Fault] = comm.bcast([fault for part in comm.gather(faults_here) for fault in part])
     faults = left = [fault for fault in said if not fault.note]
     unread = [fault for fault in faults if fault.unread]
     repeated = repeats_of(comm, dataset.store)

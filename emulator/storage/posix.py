@@ -134,9 +134,9 @@ class PosixBlob(Blob):
         self._storage = storage
 
     def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
-        asked = len(buffer) if length is None else length
+        size = len(buffer) if length is None else length
         try:
-            return _filled(self._fd, buffer, HEAD, offset, 0, asked, self.alignment)
+            return _filled(self._fd, buffer, HEAD, offset, 0, size, self.alignment)
         except OSError as error:
             error.filename = self.name
             raise storage_error(error, "cannot read") from None

@@ -138,10 +138,10 @@ class _Turn:
             if not self._taken:
                 self._taken = True
                 return
-            mine = threading.Lock()
-            mine.acquire()
-            self._waiting.append(mine)
-        mine.acquire()
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        turn.acquire()
 
     def __exit__(self, *_: object) -> None:
         with self._guard:

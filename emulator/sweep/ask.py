@@ -50,8 +50,8 @@ class Answer:
 
 def answer_in(out: Path) -> Answer:
     """Return the answer whose results are in the folder `out`. Raises StorageError, SpecError."""
-    there = (out / PYTORCH / RESULT).is_file()
-    return Answer(storage=read_result(out / STORAGE), pytorch=read_result(out / PYTORCH) if there else None)
+    both = (out / PYTORCH / RESULT).is_file()
+    return Answer(storage=read_result(out / STORAGE), pytorch=read_result(out / PYTORCH) if both else None)
 
 
 def ask(question: Question, comm: Comm) -> None:

@@ -60,9 +60,9 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                 leader.keep_rows_on(apart)
             part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
             made = agreed(world, lambda: make_spool(job.out, part) if checks else None)
-            files, own = world.gather(made), node.bcast(made)
+            files, folder = world.gather(made), node.bcast(made)
             shares = spool_shares(hosts, files) if leader else []
-            with agreed(world, lambda: Spool(own, node.rank, node.size)) as spool:
+            with agreed(world, lambda: Spool(folder, node.rank, node.size)) as spool:
                 _probe_if_requested(job, dataset, world, checks, leader)
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
                     on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order

@@ -36,14 +36,14 @@ MAX_FILES = 20_000_000
 @cache
 def _ends() -> list[tuple[str, str]]:
     """Return pairs of suffix and format, longest suffix first; the format of a second file is empty."""
-    found = {}
+    formats = {}
     for name, form in FORMATS.working():
-        found[form.suffix] = name
+        formats[form.suffix] = name
         if form.other_suffix:
-            found[form.other_suffix] = name
+            formats[form.other_suffix] = name
         if "_x." in form.suffix:
-            found[form.suffix.replace("_x.", "_y.", 1)] = ""
-    return sorted(found.items(), key=lambda end: -len(end[0]))
+            formats[form.suffix.replace("_x.", "_y.", 1)] = ""
+    return sorted(formats.items(), key=lambda end: -len(end[0]))
 
 
 ANY = "bytes"

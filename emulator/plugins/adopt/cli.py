@@ -31,14 +31,14 @@ def adopt(
       feedrate adopt /mnt/ai/theirs
       feedrate adopt /mnt/ai/unet3d_data --format npz
     """
-    found = find_samples(folder, form or "", force)
+    taken = find_samples(folder, form or "", force)
     tally = DoneCount()
-    with showing("adopt", tally, len(found.names), found.bytes):
-        adopt_samples(found, samples_per_file, threads or READERS, tally.add)
+    with showing("adopt", tally, len(taken.names), taken.bytes):
+        adopt_samples(taken, samples_per_file, threads or READERS, tally.add)
     typer.echo(
-        f"{folder}: adopted {counted(len(found.names), f'{found.format} file')}, {show_bytes(found.bytes)}"
-        + (f"; ignored: {counted(found.left, 'other file')}" if found.left else "")
+        f"{folder}: adopted {counted(len(taken.names), f'{taken.format} file')}, {show_bytes(taken.bytes)}"
+        + (f"; ignored: {counted(taken.left, 'other file')}" if taken.left else "")
     )
     if live.for_programs():
-        counts = {"files": len(found.names), "bytes": found.bytes, "left": found.left}
-        live.answer({"folder": str(folder), "format": found.format, **counts})
+        counts = {"files": len(taken.names), "bytes": taken.bytes, "left": taken.left}
+        live.answer({"folder": str(folder), "format": taken.format, **counts})

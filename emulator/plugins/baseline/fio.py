@@ -63,11 +63,11 @@ def _directory(setting: Setting) -> str:
     try:
         text.encode()
         wrong = re.search(r"[\x00-\x1f\x7f;#$]|\s$", text)
-        found = ascii(wrong[0]) if wrong else ""
+        problem = ascii(wrong[0]) if wrong else ""
     except UnicodeEncodeError:
-        found = "bytes that are not UTF-8"
-    if found:
-        raise SpecError(f"fio cannot use the folder {text!r}: its name has {found}", "rename it")
+        problem = "bytes that are not UTF-8"
+    if problem:
+        raise SpecError(f"fio cannot use the folder {text!r}: its name has {problem}", "rename it")
     return text.replace(":", "\\:")
 
 
@@ -115,7 +115,7 @@ def _section(task: Task) -> list[str]:
     access = task.access
     mixed = 0 < access.read_share < 1
     action = "rw" if mixed else ("read" if access.read_share else "write")
-    own = FILE_NAME.format(task.first_file)
+    name = FILE_NAME.format(task.first_file)
     return [
         f"[{access.slug}-qd{task.depth}]",
         "new_group",  # report this section as a separate group
@@ -124,7 +124,7 @@ def _section(task: Task) -> list[str]:
         f"bs={access.block_bytes}",
         f"iodepth={task.depth}",
         f"numjobs={task.jobs}",
-        f"filename_format={FILE_NAME.format('$jobnum')}" if task.jobs > 1 else f"filename={own}",
+        f"filename_format={FILE_NAME.format('$jobnum')}" if task.jobs > 1 else f"filename={name}",
         *([f"rate={max(1, round(task.rate / task.jobs))}"] if task.rate else []),
     ]
 

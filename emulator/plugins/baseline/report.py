@@ -43,13 +43,13 @@ def by_access(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
 
     Corners of a noisy-neighbour suite are left out.
     """
-    found: dict[str, list[Corner]] = {}
+    by_name: dict[str, list[Corner]] = {}
     for corner in corners:
         if not corner.beside:
-            found.setdefault(access_of(corner), []).append(corner)
+            by_name.setdefault(access_of(corner), []).append(corner)
     return {
         name: tuple(sorted(some, key=lambda corner: (corner.clients, corner.depth)))
-        for name, some in found.items()
+        for name, some in by_name.items()
     }
 
 
@@ -143,7 +143,7 @@ def tables(result: RunResult) -> tuple[Table, ...]:
     """Return the tables: maximum of each workload, every depth, noisy neighbours."""
     every = [corner for corners in by_access(result.baseline).values() for corner in corners]
     slowest = "" if tool(result) == "fio" else "; 99.99 %: the slowest request"
-    found = [
+    candidates = [
         _corners("Maximum of each workload", list(maxima(result.baseline).values())),
         _corners(f"Every queue depth{slowest}", every),
         *(
@@ -152,7 +152,7 @@ def tables(result: RunResult) -> tuple[Table, ...]:
             for read in (True, False)
         ),
     ]
-    return tuple(table for table in found if table.rows)
+    return tuple(table for table in candidates if table.rows)
 
 
 def _corners(caption: str, corners: Sequence[Corner]) -> Table:
@@ -219,8 +219,8 @@ def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
     """Return tables and figures for the page of a training: the comparison, then the baseline's own."""
     figure = training_figure(main, result)
-    own = figures(result)
-    return (against(main, result), *tables(result)), own if figure is None else (figure, *own)
+    drawn = figures(result)
+    return (against(main, result), *tables(result)), drawn if figure is None else (figure, *drawn)
 
 
 def against(training: RunResult, baseline: RunResult) -> Table:
@@ -288,11 +288,11 @@ def _show_iops(value: float) -> str:
 
 def _at_most_clients(result: RunResult, *patterns: str) -> dict[str, tuple[Corner, ...]]:
     """Return the corners of these patterns at the largest number of clients, by name of the access."""
-    found = by_access(result.baseline)
+    accesses = by_access(result.baseline)
     return {
         name: tuple(corner for corner in corners if corner.clients == corners[-1].clients)
         for pattern in patterns
-        for name, corners in found.items()
+        for name, corners in accesses.items()
         if corners[0].pattern == pattern
     }
 

@@ -90,10 +90,10 @@ def calibrate(
         f"{chosen.name} on {kind}, {request.modes[0].name}, batch size {loader.batch_size}; "
         f"{rounds} rounds of {steps} steps\n{truth.HEAD}"
     )
-    found = truth.validate(request, validate, loader, StorageSpec(), rounds, live.say)
+    compared = truth.validate(request, validate, loader, StorageSpec(), rounds, live.say)
     if live.for_programs():
-        live.answer(to_plain(found))
-    for line in ["", *truth.summary_lines(found)]:
+        live.answer(to_plain(compared))
+    for line in ["", *truth.summary_lines(compared)]:
         typer.echo(line)
 
 

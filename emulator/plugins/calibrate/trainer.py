@@ -258,10 +258,10 @@ def limit_threads(device: DeviceKind, threads: int) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, PyTorch and its libraries."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    result = {"python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        result["cuda"] = torch.version.cuda
+        result["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     if torch.version.hip:
-        found["hip"] = torch.version.hip
-    return found
+        result["hip"] = torch.version.hip
+    return result

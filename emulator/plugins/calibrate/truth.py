@@ -71,13 +71,13 @@ def validate(
         batch = real.made_up_batch(request.model, spec.batch_size)
         real.time_steps(trainer, batch, 1, request.warmup)
         pairs = Pairs(spec, files, opened.manifest, request, trainer)
-        found: list[Round] = []
+        done: list[Round] = []
         for number in range(rounds):
             times = real.time_steps(trainer, batch, request.steps, 1)
             copies = real.time_copies(trainer, batch, COPIES)
-            found.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
-            say(_round_line(number, found[-1]))
-    return found
+            done.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
+            say(_round_line(number, done[-1]))
+    return done
 
 
 def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:

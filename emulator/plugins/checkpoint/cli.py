@@ -53,10 +53,10 @@ class Choices:
     def job(self, folder: Path, out: Path, command: tuple[str, ...] = ()) -> CheckpointJob:
         """Return the job in `folder` that `command` repeats. Raises SpecError, StorageError."""
         given = {"writes": self.writes, "reads": self.reads, "pause": self.pause}
-        own = [f"io.{key}={value}" for key, value in given.items() if value is not None]
+        overrides = [f"io.{key}={value}" for key, value in given.items() if value is not None]
         return CheckpointJob(
             folder=folder,
-            model=load_checkpoint_model(self.model, [*(self.settings or ()), *own]),
+            model=load_checkpoint_model(self.model, [*(self.settings or ()), *overrides]),
             subset=self.subset,
             scale=parse_scale(self.scale),
             keep=self.keep,

@@ -267,8 +267,8 @@ class _Session:
     def _marker(self, number: int) -> place.Marker:
         job, ranks = self.job, self.world.size
         marker = place.read_marker(job.root, number)
-        own = (job.model.name, ranks, job.data(ranks), str(job.scale), job.total(ranks))
-        if own != (marker.model, marker.ranks, marker.data, marker.scale, marker.size):
+        expected = (job.model.name, ranks, job.data(ranks), str(job.scale), job.total(ranks))
+        if expected != (marker.model, marker.ranks, marker.data, marker.scale, marker.size):
             raise SpecError(
                 f"{place.folder_name(number)} in {job.root} is of {marker.model} by {marker.ranks} ranks, "
                 f"{show_bytes(marker.size)}",

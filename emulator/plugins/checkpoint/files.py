@@ -207,10 +207,10 @@ def _own(path: Path) -> list[str] | None:
 
 def clean(root: Path) -> list[str]:
     """Remove the folders of killed runs, and return their names. Raises StorageError."""
-    found = unfinished(root)
-    for path in found:
+    folders = unfinished(root)
+    for path in folders:
         remove(path)
-    return [path.name for path in found if not path.exists()]
+    return [path.name for path in folders if not path.exists()]
 
 
 def leave(root: Path) -> None:

@@ -74,13 +74,15 @@ class RowGroups(Index):
     def check(self, read: Read, pieces: Pieces) -> None:
         def peek(offset: int, length: int) -> memoryview:
             """Return the bytes that were read, with zeros in between."""
-            found = bytearray(length)
+            buffer = bytearray(length)
             for extent, data in pieces:
                 first = max(offset, extent.offset)
                 last = min(offset + length, extent.offset + extent.size)
                 if first < last:
-                    found[first - offset : last - offset] = data[first - extent.offset : last - extent.offset]
-            return memoryview(found)
+                    buffer[first - offset : last - offset] = data[
+                        first - extent.offset : last - extent.offset
+                    ]
+            return memoryview(buffer)
 
         source = PeekFile(peek, max((sum(extent) for extent, _ in pieces), default=0))
         try:

@@ -73,9 +73,9 @@ def read_blocks(run: RunFolder, accelerators: int) -> list[Block]:
     blocks: list[Block] = []
     shapes: set[tuple[tuple[int, int, int], ...]] = set()
     for rank in range(accelerators):
-        mine = _blocks_of_rank(run.logs[str(rank)], rank, f"{run.name}/{rank}_output.json")
-        shapes.add(tuple((block.epoch, block.number, block.steps) for block in mine))
-        blocks += mine
+        of_rank = _blocks_of_rank(run.logs[str(rank)], rank, f"{run.name}/{rank}_output.json")
+        shapes.add(tuple((block.epoch, block.number, block.steps) for block in of_rank))
+        blocks += of_rank
     if not blocks or len(shapes) > 1:
         raise SpecError(f"{run.name}: the logs of its ranks do not have the same steps")
     return blocks

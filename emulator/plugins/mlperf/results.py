@@ -152,13 +152,13 @@ def _renamed(out: Path, taken: Sequence[Path], results: Sequence[RunResult]) -> 
         return {(one["run"], one["start"]) for one in imported} if isinstance(imported, list) else set()
 
     runs = {run for result in results for run in runs_of(result)}
-    found = []
+    earlier = []
     for path in [out, *out.iterdir()] if out.is_dir() else ():
         if path not in taken and path.is_dir() and not path.is_symlink():
             with suppress(SpecError, StorageError, KeyError, TypeError):
                 before = runs_of(read_result(path))
-                found += [path] * (bool(before) and before <= runs)
-    return found
+                earlier += [path] * (bool(before) and before <= runs)
+    return earlier
 
 
 def read_documents(out: Path, result: RunResult) -> list[RunFolder]:

@@ -77,8 +77,8 @@ class S3Store(ObjectStore):
     def meaning(self, error: BaseError, doing: str) -> Exception:
         """See ObjectStore.meaning. Messages omit obstore's text, which may contain an access key."""
         text = str(error)
-        found = re.search(r"status code: (\d{3})", text)
-        status = int(found[1]) if found else 0
+        match = re.search(r"status code: (\d{3})", text)
+        status = int(match[1]) if match else 0
         code = re.search(r"<Code>(\w+)</Code>", text)
         answer = f"{status} {code[1]}" if code else str(status)
         if "NoSuchBucket" in text:
@@ -203,19 +203,17 @@ class S3Store(ObjectStore):
 def endpoint_of(place: ObjectURL) -> str:
     """Return the URL of the endpoint, without a password; empty for AWS. Raises SpecError."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    found = place.option("endpoint") or next((os.environ[name] for name in names if os.environ.get(name)), "")
-    scheme, mark, rest = found.partition("://")
-    if found and not mark:
+    url = place.option("endpoint") or next((os.environ[name] for name in names if os.environ.get(name)), "")
+    scheme, mark, rest = url.partition("://")
+    if url and not mark:
         raise SpecError("the endpoint of S3 is not a URL", "write it like http://HOST:PORT")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if found else ""
+    return f"{scheme}://{rest.rpartition('@')[2]}" if url else ""
 
 
 def _require_keys(endpoint: str) -> None:
     """Raise SpecError if AWS_ variables are malformed, or have no keys for an endpoint other than AWS's."""
     for name, value in os.environ.items():
-        if name.startswith("AWS_") and re.search(
-            r"[^\x20-\x7e]|^ | $", value
-        ):  # obstore would abort
+        if name.startswith("AWS_") and re.search(r"[^\x20-\x7e]|^ | $", value):  # obstore would abort
             raise SpecError(
                 f"{name} has a line break, a space at an end, or a character that is not ASCII",
                 "a secret read from a file often ends in a line break: remove it",

@@ -195,9 +195,9 @@ def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
 
 def compare_folders(outs: Sequence[Path], references: Sequence[str] = (), match: str = "") -> Comparison:
     """Compare results in folders with published tables, by name or file. Raises SpecError, StorageError."""
-    found = [read_result(out) for out in outs]
-    names = names_of(outs, [result.label for result in found])
-    return compare(list(zip(names, found, strict=True)), *load_references(references), match)
+    results = [read_result(out) for out in outs]
+    names = names_of(outs, [result.label for result in results])
+    return compare(list(zip(names, results, strict=True)), *load_references(references), match)
 
 
 def compare(

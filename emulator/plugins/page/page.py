@@ -114,13 +114,13 @@ class Report(Document):
     @property
     def limit(self) -> StorageLimit | None:
         """Return the largest read rate of a baseline; None without one."""
-        found = []
+        limits = []
         for _, other in self.others:
             for corner in other.baseline:
                 if corner.read is not None and corner.read_share == 1.0:
                     words = f"{other.loader}, {corner.pattern} reads of {show_bytes(corner.block_bytes)}"
-                    found.append(StorageLimit(corner.read.bytes_per_second, words))
-        return max(found, key=lambda limit: limit.bytes_per_second, default=None)
+                    limits.append(StorageLimit(corner.read.bytes_per_second, words))
+        return max(limits, key=lambda limit: limit.bytes_per_second, default=None)
 
     @cached_property
     def _beside(self) -> list[tuple[str, tuple[tuple[Table, ...], tuple[Figure, ...]]]]:
@@ -244,15 +244,15 @@ def page(
 ) -> str:
     """Return the page as text. Raises MissingError."""
     kind = kind_of(result)
-    found = [*kind.figures(result), *figures]
+    pictures = [*kind.figures(result), *figures]
     first = None
     if len({point.ranks for point in result.points}) > 1:
         most = max(point.bytes_per_second for point in result.points)
         near = (
             [limit] if limit and limit.bytes_per_second <= 3 * most else []
         )  # a larger one would flatten the curve
-        found[0] = first = throughput(result, near) or found[0]
-    drawn = plotted(found, first)
+        pictures[0] = first = throughput(result, near) or pictures[0]
+    drawn = plotted(pictures, first)
     return render(
         "page.html",
         result=result,

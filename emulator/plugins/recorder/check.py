@@ -103,7 +103,7 @@ def _checked(written: Written, watch: Watch) -> Written:
         raise SpecError("too few steps of the replay came after its prefetched ones", "record more steps")
     # A sample of the replay may be a part of the job's.
     samples = ranks * (job.samples or loader.settings.batch_size or 1)
-    found = ReplaySpec(
+    rates = ReplaySpec(
         samples_per_second=samples / job.seconds,
         waited=job.waited,
         replay_samples_per_second=samples / replay.seconds,
@@ -111,10 +111,10 @@ def _checked(written: Written, watch: Watch) -> Written:
         amplification=stored,
         replay_amplification=point.read_amplification if stored else None,
     )
-    if not found.trusted:
+    if not rates.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
-        found = replace(found, why=_why(written, loader, replay, rows, flags))
-    return _with_job(written, replay=found)
+        rates = replace(rates, why=_why(written, loader, replay, rows, flags))
+    return _with_job(written, replay=rates)
 
 
 def _stored(loader: Loader, workload: Workload) -> float | None:
@@ -137,20 +137,20 @@ def _stored(loader: Loader, workload: Workload) -> float | None:
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
     """Make a dataset of links to the files, and return their number. Raises FeedrateError."""
     data.mkdir()
-    found: list[tuple[int, bytes]] = []
+    files: list[tuple[int, bytes]] = []
     for path in paths:
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116  bytes
             if stat.S_ISREG(status.st_mode) and status.st_size:
-                found.append((status.st_size, path))
-    if not found:
+                files.append((status.st_size, path))
+    if not files:
         raise SpecError("the files that the job read are gone", "")
     if workload.sample.samples_per_file > 1:
-        found.sort()
-        del found[: side_files([size for size, _ in found])]
-    for number, (_, path) in enumerate(found):
+        files.sort()
+        del files[: side_files([size for size, _ in files])]
+    for number, (_, path) in enumerate(files):
         (data / str(number)).symlink_to(os.fsdecode(path))
-    sizes = [size for size, _ in found]
+    sizes = [size for size, _ in files]
     rows = np.zeros(len(sizes), ROW)
     rows["bytes"] = sizes
     manifest = Manifest(
@@ -171,12 +171,12 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
     seconds = waited = 0.0
     steps = 0
     for rank in np.unique(rows["rank"]):
-        mine = rows[rows["rank"] == rank]
-        mine = mine[np.lexsort((mine["step"], mine["epoch"]))]
-        mine = mine[settled(mine["epoch"], mine["step"], ahead)]
-        inside = np.flatnonzero(mine["epoch"][1:] == mine["epoch"][:-1]) + 1
-        seconds += float((mine["woke"][inside] - mine["woke"][inside - 1]).sum())
-        waited += float(mine["wait"][inside].sum())
+        of_rank = rows[rows["rank"] == rank]
+        of_rank = of_rank[np.lexsort((of_rank["step"], of_rank["epoch"]))]
+        of_rank = of_rank[settled(of_rank["epoch"], of_rank["step"], ahead)]
+        inside = np.flatnonzero(of_rank["epoch"][1:] == of_rank["epoch"][:-1]) + 1
+        seconds += float((of_rank["woke"][inside] - of_rank["woke"][inside - 1]).sum())
+        waited += float(of_rank["wait"][inside].sum())
         steps += len(inside)
     if not steps or not seconds:
         return None
@@ -185,20 +185,20 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
 
 def _why(written: Written, loader: Loader, replay: Pace, rows: Steps, flags: Sequence[str]) -> str:
     """Return reasons in the recording why the replay can be faster or slower than the job."""
-    step, found = written.observation.step, []
-    asked = loader.steps * loader.share_read * loader.ahead
-    of_job = loader.reads.bytes / asked if asked and loader.reads.bytes else 0.0
+    step, reasons = written.observation.step, []
+    requested = loader.steps * loader.share_read * loader.ahead
+    of_job = loader.reads.bytes / requested if requested and loader.reads.bytes else 0.0
     of_replay = float(rows["bytes"].mean())
     if of_job and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
-        found.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
+        reasons.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
     if loader.reads.mapped:
-        found.append("the job maps files, and it is unknown which of their bytes it reads")
+        reasons.append("the job maps files, and it is unknown which of their bytes it reads")
     if step is not None and step.bound:
-        found.append(f"the step time is a bound: {step_words(step)}")
+        reasons.append(f"the step time is a bound: {step_words(step)}")
     if step is not None and step.traced:
-        found.append("too few steps came after tracing, which slows steps down")
+        reasons.append("too few steps came after tracing, which slows steps down")
     if loader.others:
-        found.append("the job also takes batches of another DataLoader")
+        reasons.append("the job also takes batches of another DataLoader")
     if flags:
-        found.append(f"the replay has the flags {', '.join(flags)}")
-    return "; ".join(found) or f"the recording shows no reason, in {replay.steps} steps of the replay"
+        reasons.append(f"the replay has the flags {', '.join(flags)}")
+    return "; ".join(reasons) or f"the recording shows no reason, in {replay.steps} steps of the replay"

@@ -89,12 +89,12 @@ def record(
     else:
         _say(check_lines(written))
         if live.for_programs():
-            found = written.observation
+            seen = written.observation
             live.answer(
                 {
                     "folder": str(written.folder),
-                    "reads": found.how,
-                    "step_seconds": found.step.seconds if found.step else None,
+                    "reads": seen.how,
+                    "step_seconds": seen.step.seconds if seen.step else None,
                     "workload": written.described is not None,
                     "told": [*lines(written), *check_lines(written)],
                 }
@@ -117,16 +117,16 @@ def check_lines(written: Written) -> list[str]:
     job = written.described.workload.job.replay if written.described else None
     if job is None:
         return []
-    found = [
+    report = [
         f"  your job: {job.samples_per_second:.1f} samples/s, {job.waited:.0%} waiting; its replay here: "
         f"{job.replay_samples_per_second:.1f} ({job.difference:+.1%}), {job.replay_waited:.0%} waiting"
     ]
     if not job.trusted:
-        found.append(
+        report.append(
             f"  do not trust the recording: {unlike_words(job)}; "
             "results made with it have the flag unlike-job"
         )
-    return found
+    return report
 
 
 def _seen(loader: Loader) -> str:
@@ -138,14 +138,14 @@ def _seen(loader: Loader) -> str:
 def lines(written: Written) -> list[str]:
     """Return the report on a recording, as lines."""
     seen: Observation = written.observation
-    found = [f"feedrate record: {written.folder}"]
+    report = [f"feedrate record: {written.folder}"]
     if seen.status:
         ended = f"signal {-seen.status}" if seen.status < 0 else f"exit status {seen.status}"
-        found.append(f"  the job ended with {ended}: it was recorded until then")
-    found.append(f"  reads: {seen.how}" + (f" ({seen.why})" if seen.why else ""))
+        report.append(f"  the job ended with {ended}: it was recorded until then")
+    report.append(f"  reads: {seen.how}" + (f" ({seen.why})" if seen.why else ""))
     loader = main_loader(seen)
     if loader is None:
-        found.append(f"  no DataLoader of PyTorch was used; all processes: {reads_words(seen.rest)}")
+        report.append(f"  no DataLoader of PyTorch was used; all processes: {reads_words(seen.rest)}")
     else:
         settings = loader.settings
         kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"
@@ -154,25 +154,25 @@ def lines(written: Written) -> list[str]:
         what += kind
         if settings.marked:
             what = f"steps of {settings.batch_size} samples, as the job marks them"
-        found.append(
+        report.append(
             f"  {what}; {loader.steps} steps{_seen(loader)}: {reads_words(loader.reads)}"
             + (f"; {ranks} ranks together, whose files count for each" if ranks > 1 else "")
         )
         others = [other for other in seen.loaders if other.settings != settings]
         for other in others[:10]:
-            found.append(
+            report.append(
                 f"  beside it: batch size {other.settings.batch_size}, {other.steps} steps: "
                 f"{reads_words(other.reads)}"
             )
-    found += [f"  {line}" for line in (*written.told, *seen.notes)]
+    report += [f"  {line}" for line in (*written.told, *seen.notes)]
     if seen.step is not None:
         step = seen.step
         most = "at most " if step.bound else ""
-        found.append(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
+        report.append(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
     cost = seen.overhead
     if cost is not None and cost.step_seconds and cost.traced_step_seconds:
         slower = cost.traced_step_seconds / cost.step_seconds - 1
-        found.append(
+        report.append(
             f"  tracing: {slower:+.1%} ({show_seconds(cost.traced_step_seconds)} from batch to batch while "
             f"reads were traced, {show_seconds(cost.step_seconds)} afterwards)"
         )
@@ -180,8 +180,8 @@ def lines(written: Written) -> list[str]:
         workload = written.described.workload
         size = workload.sample.bytes_mean * workload.sample.samples_per_file * written.described.recipe.files
         path = os.fspath(written.folder)
-        found.append(f"  feedrate generate DIR --recipe {path}/recipe.toml      # {show_bytes(size)}")
-        found.append(f"  feedrate sweep DIR --workload {path}/workload.toml")
+        report.append(f"  feedrate generate DIR --recipe {path}/recipe.toml      # {show_bytes(size)}")
+        report.append(f"  feedrate sweep DIR --workload {path}/workload.toml")
     elif written.refused:
-        found.append(f"  no workload: {written.refused}")
-    return found
+        report.append(f"  no workload: {written.refused}")
+    return report

@@ -97,7 +97,7 @@ def describe(observation: Observation, name: str) -> Described:
     samples = settings.batch_size if settings.auto_collation and settings.batch_size else loader.batch_samples
     batch *= pattern.files_per_sample
     cores = int(observation.machine.get("cores", 0))
-    told = [*pattern.told, *of_loader(loader, step, ranks, cores, pattern.access.buffered)]
+    facts = [*pattern.told, *of_loader(loader, step, ranks, cores, pattern.access.buffered)]
     workers = max(1, settings.workers)
     prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 0
     recorded = f"recorded on {observation.machine.get('host', loader.host)}, {observation.created}"
@@ -139,7 +139,7 @@ def describe(observation: Observation, name: str) -> Described:
         },
     )
     recipe = recipe_of(pattern, name, recorded)
-    return Described(workload=workload, recipe=recipe, told=tuple(told))
+    return Described(workload=workload, recipe=recipe, told=tuple(facts))
 
 
 def accelerator_of(step: StepTime, name: str, batch: int) -> AcceleratorSpec:
@@ -197,7 +197,7 @@ def of_loader(
     `cores` are those of the host, 0 if unknown; `buffered` is that of AccessSpec.
     """
     settings, reads = loader.settings, loader.reads
-    told = []
+    facts = []
     # Workers also page in libraries, which are not data.
     more = (reads.storage_bytes or 0) - OWN_BYTES * max(1, settings.workers) * ranks
     fetched = more / reads.bytes if reads.bytes and not reads.mapped else 0.0
@@ -211,26 +211,26 @@ def of_loader(
                 " with --loader torch; --loader direct reads nothing ahead, and where storage is the limit "
                 "it can be faster by as much"
             )
-        told.append(line)
+        facts.append(line)
     if loader.others:
-        told.append(
+        facts.append(
             f"between two batches the job takes {loader.others:g} of another DataLoader: a step of the "
             "replay takes as long, and reads for this one alone"
         )
     if settings.marked:
-        told.append(
+        facts.append(
             "the job marks its steps: the recipe has the files that were read; generate --files N makes more"
         )
         if settings.workers:
-            told.append(
+            facts.append(
                 f"{settings.workers} threads read ahead; how far is not known: the replay has a batch of each"
             )
     if not settings.workers and settings.marked:
-        told.append("the thread that marks steps reads between them, and so does the replay")
+        facts.append("the thread that marks steps reads between them, and so does the replay")
     elif not settings.workers:
-        told.append("the job reads between its steps (num_workers=0), and so does the replay")
+        facts.append("the job reads between its steps (num_workers=0), and so does the replay")
     if settings.sampler in ("WeightedRandomSampler", "custom") and not settings.marked:
-        told.append(
+        facts.append(
             f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
         )
     if loader.cpu_seconds:
@@ -244,8 +244,8 @@ def of_loader(
                 f": with more than {most} process{'es' if most > 1 else ''} on {cores} cores the job is "
                 "slower than its replay (flag job-cpu)"
             )
-        told.append(line)
-    return told
+        facts.append(line)
+    return facts
 
 
 def step_words(step: StepTime) -> str:

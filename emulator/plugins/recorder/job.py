@@ -159,12 +159,12 @@ def put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -
             parts.mkdir(exist_ok=True)
         write_steps(parts / f"rank-{rank:05d}.parquet", tables)
         write_whole(parts / f"rank-{rank:05d}.json", json_text(seen))
-        found = []
+        loaded = []
         for path in sorted(path for path in parts.iterdir() if _PART.fullmatch(path.name)):
             one = build(Observation, read_json(path))
             rows = read_rows(path.with_suffix(".parquet"), SEEN)
-            found.append((one, [rows[rows["loader"] == n] for n in range(len(one.loaders))]))
-        return _merge(folder, found, warmup)
+            loaded.append((one, [rows[rows["loader"] == n] for n in range(len(one.loaders))]))
+        return _merge(folder, loaded, warmup)
 
 
 @contextmanager
@@ -197,11 +197,11 @@ def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], w
         names={name: size for one, _ in parts for name, size in one.names.items()},
     )
     main = main_loader(merged)
-    mine: list[Table] = []
+    of_main: list[Table] = []
     if main is not None:
-        mine = [table for table, one in zip(tables, loaders, strict=True) if one.settings == main.settings]
+        of_main = [table for table, one in zip(tables, loaders, strict=True) if one.settings == main.settings]
         in_turn = not main.settings.workers and not main.accelerator
-        step = step_time(mine, warmup, in_turn)
+        step = step_time(of_main, warmup, in_turn)
         if step is not None and main.settings.marked:
             step = less_reading(step, reading_seconds(main), main.settings.workers)
         merged = replace(merged, step=step)
@@ -220,7 +220,7 @@ def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], w
         write_whole(folder / WORKLOAD, toml(described.workload))
     told = described.told if described else ()
     ahead = described.workload.loader.prefetch if described else 0
-    pace = pace_of(mine, warmup, ahead, merged.step.in_flight if merged.step else 1)
+    pace = pace_of(of_main, warmup, ahead, merged.step.in_flight if merged.step else 1)
     if pace is not None and merged.step is not None and main is not None and main.settings.marked:
         pace = replace(pace, waited=merged.step.waited)
     return Written(

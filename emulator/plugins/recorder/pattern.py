@@ -137,27 +137,27 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     access, block = access_of(loader, amount, layout, each, sample_bytes, order)
     sizes = tuple(max(1, round(size / per_file)) for size in reads.sizes)
     held = dataset_files(loader, alike, layout, demand)
-    told = _access_words(loader, access, layout, per_file, sample_bytes)
+    facts = _access_words(loader, access, layout, per_file, sample_bytes)
     if not amount.mapped:
-        told += _order_words(loader, demand, order, per_file)
+        facts += _order_words(loader, demand, order, per_file)
     if layout.files_per_sample > 1:
-        told.append(
+        facts.append(
             f"a sample is read from {layout.files_per_sample} files, each of which is one of the replay; "
             "results say the job's samples/s"
         )
     if shared:
-        told.append(
+        facts.append(
             f"samples share bytes: the job reads {show_bytes(each)} for one, {times:.3g} times its share "
             f"of the file; the replay reads as many for one, and has {per_file} samples in a file, not "
             f"{layout.samples_per_file}"
         )
     elif again and not several:
         opens = f"{reads.visits / reads.files:.3g} opens of a file"
-        told.append(
+        facts.append(
             f"the job reads a sample's bytes {times:.3g} times, in {opens}; the replay reads them once, and "
             "so waits for fewer requests where storage answers late"
         )
-    told += _dataset_words(loader, layout, demand, held, len(alike)) + _left_out(loader, amount, each)
+    facts += _dataset_words(loader, layout, demand, held, len(alike)) + _left_out(loader, amount, each)
     return Pattern(
         files=held,
         samples_per_file=per_file,
@@ -168,29 +168,29 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         listed=len(sizes) == reads.files,
         access=access,
         block_bytes=block,
-        told=tuple(told),
+        told=tuple(facts),
     )
 
 
 def _left_out(loader: Loader, amount: Amount, each: float) -> list[str]:
     """Return sentences on reads of the job that the replay changes or leaves out."""
-    reads, told, filled = loader.reads, [], _fill(loader, amount)
+    reads, facts, filled = loader.reads, [], _fill(loader, amount)
     if amount.mapped:
-        told.append(
+        facts.append(
             f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(amount.total)}; "
             f"the replay maps them, too, and reads {show_bytes(each)} for a sample, its share of them"
         )
     if filled > 1:
-        told.append(
+        facts.append(
             f"at first the job read {filled:.3g} times the bytes of a batch, into a buffer; the replay does "
             "not"
         )
     if reads.index_bytes > _OWN_INDEX * reads.bytes:
-        told.append(
+        facts.append(
             f"{reads.index_bytes / reads.bytes:.0%} of the bytes are indexes or footers, read again and "
             "again: the page cache has them, and the replay leaves them out"
         )
-    return told
+    return facts
 
 
 def without_side_files(loader: Loader) -> Loader:
@@ -265,7 +265,7 @@ def _share_of_a_map(loader: Loader) -> float:
         raise SpecError(
             f"files of {show_bytes(reads.files_bytes)} are mapped into memory: it is not seen how many of "
             "their bytes a sample has",
-            "it can be told only where the samples of the dataset, by len(), are all of its files",
+            "it is known only where the samples of the dataset, by len(), are all of its files",
         )
     return share
 
@@ -456,25 +456,25 @@ def _samples(loader: Loader) -> float:
 def _access_words(
     loader: Loader, access: AccessSpec, layout: Layout, per_file: int, sample_bytes: int
 ) -> list[str]:
-    reads, told = loader.reads, []
+    reads, facts = loader.reads, []
     if layout.whole:
-        told.append("files are read whole, one a sample")
+        facts.append("files are read whole, one a sample")
     elif access.pattern == "sequential":
-        told.append(f"files of about {per_file} samples are read from start to end")
+        facts.append(f"files of about {per_file} samples are read from start to end")
     elif not reads.sizes_only:
         part = "all of a sample"
         if access.bytes_read:
             part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)}"
         where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
         places = f"{access.pieces} place{'s' if access.pieces > 1 else ''}"
-        told.append(f"{part} is read, in {places} of its {where}")
+        facts.append(f"{part} is read, in {places} of its {where}")
     if reads.sizes_only and not layout.whole:
-        told.append("only opened files were seen, not which bytes of them: the replay reads all of them")
+        facts.append("only opened files were seen, not which bytes of them: the replay reads all of them")
     if reads.direct > reads.bytes / 2:
-        told.append(
+        facts.append(
             "the job reads with O_DIRECT, as --loader direct does; --loader torch uses the page cache"
         )
-    return told
+    return facts
 
 
 def _order_words(loader: Loader, demand: Demand, order: Order, per_file: int) -> list[str]:

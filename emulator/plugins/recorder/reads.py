@@ -186,11 +186,11 @@ class Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are unknown."""
         total: dict[str, Any] = {}
         for name in (one.name for one in fields(self)):
-            mine, others = getattr(self, name), getattr(other, name)
+            here, there = getattr(self, name), getattr(other, name)
             if name in ("resident", "readahead", "sizes_only"):
-                total[name] = max(mine, others)
+                total[name] = max(here, there)
             else:
-                total[name] = mine + others if None not in (mine, others) else others or mine
+                total[name] = here + there if None not in (here, there) else there or here
         total["sizes"] = _pooled([(self.sizes, self.files), (other.sizes, other.files)])
         return Reads(**total)
 
@@ -199,8 +199,8 @@ def quantiles_of(sizes: NDArray[np.int64]) -> tuple[int, ...]:
     """Return `sizes`, ascending; of more than 257 their quantiles 0, 1/256 ... 1."""
     if len(sizes) <= _QUANTILES:
         return tuple(np.sort(sizes).tolist())
-    found = np.quantile(sizes, np.linspace(0, 1, _QUANTILES))
-    return tuple(int(value) for value in np.rint(found))
+    values = np.quantile(sizes, np.linspace(0, 1, _QUANTILES))
+    return tuple(int(value) for value in np.rint(values))
 
 
 def _pooled(parts: Iterable[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
@@ -313,16 +313,16 @@ class Reduction:
     def file(self, path: bytes) -> _File | None:
         """Return the data file at `path`; None if it is not a regular data file."""
         digest = _digest(path)
-        found = self._files.get(digest)
-        if found is None:
+        entry = self._files.get(digest)
+        if entry is None:
             size, device = _size_and_device(os.fsdecode(path))
             if len(self._files) < MOST_FILES:
-                found = _File(len(self._files) if size >= 0 else -1, size, device)
-                self._files[digest] = found
+                entry = _File(len(self._files) if size >= 0 else -1, size, device)
+                self._files[digest] = entry
             else:
                 self.uncounted += size >= 0
-                found = _File(MOST_FILES if size >= 0 else -1, size, device)
-        return found if found.number >= 0 else None
+                entry = _File(MOST_FILES if size >= 0 else -1, size, device)
+        return entry if entry.number >= 0 else None
 
     def known(self, path: bytes, size: int) -> None:
         """Register a file of `size` bytes that is known only from a trace."""

@@ -95,8 +95,8 @@ class Listener:
         while True:
             # Read large pieces: with a wake-up for each line, this thread uses more CPU than strace.
             time.sleep(_GULP_SECONDS)
-            found = selector.select(_POLL_SECONDS)
-            for key, _ in found:
+            ready = selector.select(_POLL_SECONDS)
+            for key, _ in ready:
                 data = _read(key.fd)
                 if key.fd == self._events:
                     self._watch.events(data)
@@ -112,7 +112,7 @@ class Listener:
                 selector.unregister(self._calls)
                 self._end_reads()
             self.full = self._enough is not None and steps >= self._enough
-            if self.full or (self._stop.is_set() and not found):
+            if self.full or (self._stop.is_set() and not ready):
                 return
 
     def _end_reads(self) -> None:
@@ -166,13 +166,13 @@ def _read(descriptor: int) -> bytes:
 
 def environment(folder: Path, traced: bool) -> dict[str, str]:
     """Return the job's environment."""
-    found = dict(os.environ)
-    found["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [found.get("PYTHONPATH", "")])])
-    found[probe.FOLDER] = str(folder)
-    found.pop(probe.OPENS, None)
+    variables = dict(os.environ)
+    variables["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [variables.get("PYTHONPATH", "")])])
+    variables[probe.FOLDER] = str(folder)
+    variables.pop(probe.OPENS, None)
     if not traced:
-        found[probe.OPENS] = "1"
-    return found
+        variables[probe.OPENS] = "1"
+    return variables
 
 
 def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int, traced_steps: int) -> Ran:
@@ -200,8 +200,8 @@ def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int,
 
 
 def _cpu() -> float:
-    mine = resource.getrusage(resource.RUSAGE_SELF)
-    return mine.ru_utime + mine.ru_stime
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def _run(words: Sequence[str], env: dict[str, str]) -> int:

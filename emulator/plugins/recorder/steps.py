@@ -135,11 +135,11 @@ class Track:
     @property
     def batches(self) -> tuple[int, int]:
         """Numbers of delivered batches, and of requested ones, which are read, too."""
-        asked = sum(
+        requested = sum(
             self.delivered[epoch] if epoch in self.ends else max(self.sent[epoch], self.delivered[epoch])
             for epoch in self.delivered
         )
-        return sum(self.delivered.values()), asked
+        return sum(self.delivered.values()), requested
 
     def table(self, traced_until: int = 0, taken: NDArray[np.int64] | None = None) -> Table:
         """Return the rows in order, with dtype SEEN.
@@ -208,8 +208,8 @@ def step_cpu(table: Table) -> float:
 def settled(epoch: NDArray[np.int32], step: NDArray[np.int32], ahead: int) -> NDArray[np.bool_]:
     """Return True for steps after the prefetched ones of an epoch, or in the second half of a short one."""
     _, which, counts = np.unique(epoch, return_inverse=True, return_counts=True)
-    found: NDArray[np.bool_] = step >= np.clip(counts // 2, 1, max(1, ahead))[which]
-    return found
+    after: NDArray[np.bool_] = step >= np.clip(counts // 2, 1, max(1, ahead))[which]
+    return after
 
 
 def pace_of(tables: Sequence[Table], warmup: int, ahead: int, in_flight: int = 1) -> Pace | None:
@@ -266,13 +266,13 @@ def _long(table: Table) -> NDArray[np.intp]:
 
 def _periods(table: Table) -> list[Table]:
     """Return the steps of each epoch after its first wait for the accelerator until the last one."""
-    found = []
+    periods = []
     for epoch in np.unique(table["epoch"]):
         one = table[table["epoch"] == epoch]
         long = _long(one)
         if len(long):
-            found.append(one[long[0] + 1 : long[-1] + 1])
-    return found
+            periods.append(one[long[0] + 1 : long[-1] + 1])
+    return periods
 
 
 def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
@@ -283,7 +283,7 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
     accelerator's time. If the host instead computes, validates or saves in a long step, the step does not
     depend on the time before. None in this case, or if it cannot be decided.
     """
-    found = []
+    periods = []
     for table in tables:
         table = untraced(table[warmup:])
         for before, last in pairwise(_long(table).tolist()):
@@ -295,10 +295,10 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
             wait = float(part["between"][-1])
             if part["other_wait"].any() or wait < 2 * total / len(part):
                 continue  # the queue may have run empty
-            found.append((len(part), total, wait))
-    if len(found) < _PERIODS:
+            periods.append((len(part), total, wait))
+    if len(periods) < _PERIODS:
         return None
-    steps, totals, waits = np.array(found).T
+    steps, totals, waits = np.array(periods).T
     # Remove the effect of the number of steps, which lengthens both.
     alike = np.stack([np.ones(len(steps)), steps], 1)
     before_it, wait = (part - alike @ np.linalg.lstsq(alike, part)[0] for part in (totals - waits, waits))
@@ -324,14 +324,14 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
     cycles = whole["wait"] + whole["between"]
     if len(cycles) < few or not used:
         return None
-    found = partial(
+    timing = partial(
         StepTime,
         all_steps=len(cycles),
         waited=float((whole["wait"] + whole["other_wait"]).sum() / cycles.sum()) if cycles.sum() else 0.0,
         traced=bool(whole["traced"].any()),
     )
     if not in_turn and (ahead := queued(tables, warmup)):
-        return found(seconds=ahead[0], in_flight=ahead[1], steps=len(cycles))
+        return timing(seconds=ahead[0], in_flight=ahead[1], steps=len(cycles))
     most, like = float(cycles.mean()), True
     if in_turn:
         times = np.concatenate([table["between"][_alone(table)] for table in used])
@@ -341,8 +341,8 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
             most, like = _compared(used, times)
     if len(times) < few or not like:
         at_least = float(np.median(whole["between"] - whole["other_wait"]))
-        return found(seconds=most, bound=True, at_least=at_least, steps=len(times))
-    return found(
+        return timing(seconds=most, bound=True, at_least=at_least, steps=len(times))
+    return timing(
         seconds=float(times.mean()), steps=len(times), in_turn=in_turn, quantiles=quantiles_of(times)
     )
 
@@ -373,19 +373,19 @@ def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
     quick = 2 * float(np.quantile(table["wait"], 0.1))  # the cost of taking a batch
     quick = max(_SMALL * typical, quick if quick <= _DEAR * typical else 0.0)
     ready = np.where(table["ready"] == 2, table["wait"] <= quick, table["ready"] == 1)
-    there: NDArray[np.bool_] = ready | (table["wait"] <= _SMALL * typical)
-    return there & (table["wait"] <= max(typical, 1e-3))
+    ready_or_quick: NDArray[np.bool_] = ready | (table["wait"] <= _SMALL * typical)
+    return ready_or_quick & (table["wait"] <= max(typical, 1e-3))
 
 
 def _compared(tables: Sequence[Table], times: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the mean seconds from batch to batch, and whether the fed steps' `times` are representative."""
-    own = np.concatenate([table[_alone(table)] for table in tables])
+    alone = np.concatenate([table[_alone(table)] for table in tables])
     periods = np.concatenate(
-        [own[:0], *(part for table in tables for part in _periods(table[_alone(table)]))]
+        [alone[:0], *(part for table in tables for part in _periods(table[_alone(table)]))]
     )
-    own = periods if 2 * len(periods) > len(own) else own
-    most = float((own["wait"] + own["between"]).mean())
-    return most, bool((1 - _UNLIKE) * own["between"].mean() < times.mean() < (1 + _UNLIKE) * most)
+    alone = periods if 2 * len(periods) > len(alone) else alone
+    most = float((alone["wait"] + alone["between"]).mean())
+    return most, bool((1 - _UNLIKE) * alone["between"].mean() < times.mean() < (1 + _UNLIKE) * most)
 
 
 def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTime:

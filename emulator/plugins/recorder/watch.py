@@ -181,9 +181,9 @@ class Watch:
     def poll(self) -> None:
         """Read the counters of the job's processes before they exit."""
         for process in list(self._alive):
-            found = usage(f"/proc/{process}")
-            if found:
-                self._used[process] = found
+            counters = usage(f"/proc/{process}")
+            if counters:
+                self._used[process] = counters
             elif not Path(f"/proc/{process}").exists():
                 self._alive.discard(process)
 
@@ -223,7 +223,7 @@ class Watch:
             process: batches_taken(seen.track for key, seen in self.loaders.items() if key[0] == process)
             for process, _ in alike
         }
-        found = []
+        delivered = []
         for (process, settings), keys in alike.items():
             first, *others = keys
             for other in others:
@@ -231,11 +231,11 @@ class Watch:
             tracks = [self.loaders[key].track for key in keys]
             table = joined([track.table(self.traced_until, taken[process]) for track in tracks])
             steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
-            got, asked = np.sum([track.read for track in tracks], 0).tolist()
+            got, requested = np.sum([track.read for track in tracks], 0).tolist()
             counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
             free, made = used, batches
-            if batches > asked:  # exclude the cost of tracing
-                free, made = _since(counters, used), batches - asked
+            if batches > requested:  # exclude the cost of tracing
+                free, made = _since(counters, used), batches - requested
             loader = Loader(
                 rank=tracks[0].rank,
                 host=host,
@@ -249,7 +249,7 @@ class Watch:
                 batch_samples=float(table["samples"].mean()),
                 seconds=float(table["asked"].max(initial=0.0)),
                 read_steps=got,
-                ahead=asked / got if got else 1.0,
+                ahead=requested / got if got else 1.0,
                 others=float(np.median(table["others"])),
                 step_cpu_seconds=step_cpu(table),
                 batch_cpu_seconds=free.get("ticks", 0) / made / os.sysconf("SC_CLK_TCK")
@@ -257,18 +257,18 @@ class Watch:
                 else sum(self.loaders[key].worked for key in keys)
                 / 1e9
                 / max(1, sum(self.loaders[key].untraced for key in keys)),
-                batch_call_bytes=free.get("calls", 0) / made if batches > asked else None,
+                batch_call_bytes=free.get("calls", 0) / made if batches > requested else None,
                 batch_storage_bytes=free["storage"] / made if made and "storage" in free else None,
                 reads=self.reduction.seen(first, counters, not self.traced),
             )
-            found.append((loader, table))
-        return found
+            delivered.append((loader, table))
+        return delivered
 
     def _read_ahead(self, key: Key, seen: _Seen) -> Settings:
         """Return the settings of a job that marks its steps, with its reader threads as workers."""
         readers = self.reduction.group(key).readers
-        total, own = sum(readers.values()), readers[seen.thread]
-        if not total or own > total / 2:
+        total, by_steps = sum(readers.values()), readers[seen.thread]
+        if not total or by_steps > total / 2:
             return seen.settings
         most = max(readers.values())
         others = sum(size > most / 4 for thread, size in readers.items() if thread != seen.thread)

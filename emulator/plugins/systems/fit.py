@@ -111,15 +111,15 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
 
 def _candidates(model: FitModel) -> tuple[list[Parameters], list[Parameters]]:
     """Return every model with its best parameters: those without a limit, and those with one."""
-    own = _own_losses(model)
-    free = [Parameters(), *(model.best(having(Parameters(), name, value), name) for name, value in own)]
+    losses = _own_losses(model)
+    free = [Parameters(), *(model.best(having(Parameters(), name, value), name) for name, value in losses)]
     limited = []
     # Only runs on different numbers of hosts can distinguish a limit of each host from one of the storage.
     several = len({count.hosts for count in model.seen}) > 1
     for limit in ("bandwidth", "nic") if several else ("bandwidth",):
         plain = model.best(having(Parameters(), limit, 1.0), limit)
         hard = [plain] + [
-            model.best(having(plain, name, value), limit, name, near=0.7) for name, value in own
+            model.best(having(plain, name, value), limit, name, near=0.7) for name, value in losses
         ]
         best = min(hard, key=model.loss)
         soft = (model.best(replace(best, softness=p), limit, near=0.2) for p in SOFTNESS)
@@ -136,13 +136,13 @@ def _own_losses(model: FitModel) -> list[tuple[str, float]]:
     if smallest.efficiency > ALONE:
         return []
     alone = FitModel(model.workload, [smallest])
-    found = [
+    losses = [
         (name, getattr(alone.best(having(Parameters(), name, 1e-3), name), name))
         for name in ("step_cost", "latency")
     ]
     # If both explain the runs equally well, the first wins. A latency that costs only a few per cent would
     # have to have just the length that prefetching almost hides: a cost of steps is then likelier.
-    return found[::-1] if smallest.efficiency < LATENT else found
+    return losses[::-1] if smallest.efficiency < LATENT else losses
 
 
 def _choose(
@@ -191,8 +191,8 @@ def _unlimited(largest: Seen, chosen: Parameters) -> str:
     text = f"AU {100 * largest.efficiency:.3g} % at {largest.ranks:,} ranks"
     if largest.efficiency >= LATENT:
         return f"{text}: the storage was not at its limit"
-    own = "latency" if chosen.latency else "a cost of each step"
-    return f"{text}: {own} explains it as well as a limit does"
+    cause = "latency" if chosen.latency else "a cost of each step"
+    return f"{text}: {cause} explains it as well as a limit does"
 
 
 def _refusal(model: FitModel, chosen: Parameters, deviation: float) -> str:

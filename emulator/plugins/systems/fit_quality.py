@@ -51,7 +51,7 @@ class HeldOut:
 
 def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
     """Return every count with its prediction from the others, if those give a usable fit."""
-    found = []
+    predictions = []
     for ranks in sorted({one.ranks for one in seen}):
         others = [one for one in seen if one.ranks != ranks]
         left = [one for one in seen if one.ranks == ranks]
@@ -62,7 +62,7 @@ def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
         simulation = on_paper(workload, system, ranks, files=left[0].samples, steps=steps)
         guess = forecast(simulation, ranks)
         most = max(one.efficiency * one.ranks for one in others)
-        found.append(
+        predictions.append(
             HeldOut(
                 ranks=ranks,
                 measured=statistics.mean(one.efficiency for one in left),
@@ -73,7 +73,7 @@ def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
                 cap=min(1.0, most / ranks),
             )
         )
-    return found
+    return predictions
 
 
 def median_errors(rows: Sequence[HeldOut]) -> tuple[float, ...]:

@@ -57,15 +57,15 @@ def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
     """Return every limit on the reads of `workload` on `system`."""
     storage, clients, readers = system.storage, system.clients, workload.loader.workers
     share = read_share(storage, workload.request_bytes)
-    found = []
+    limits = []
     if storage.bandwidth is not None:
-        found.append(Constraint("storage bandwidth", "system", storage.bandwidth * share))
+        limits.append(Constraint("storage bandwidth", "system", storage.bandwidth * share))
     if storage.nodes is not None and storage.node_bandwidth is not None:
-        found.append(Constraint("storage nodes", "system", storage.nodes * storage.node_bandwidth * share))
+        limits.append(Constraint("storage nodes", "system", storage.nodes * storage.node_bandwidth * share))
     if clients.nic is not None:
-        found.append(Constraint("client NIC", "host", clients.nic))
+        limits.append(Constraint("client NIC", "host", clients.nic))
     if clients.cores is not None and clients.cpu_seconds_per_gb is not None:
-        found.append(Constraint("client CPU", "host", clients.cores * GB / clients.cpu_seconds_per_gb))
+        limits.append(Constraint("client CPU", "host", clients.cores * GB / clients.cpu_seconds_per_gb))
     # Limits of a single rank: its network, its nodes, its threads' cores, and latency.
     alone = []
     if clients.nic is not None:
@@ -84,7 +84,7 @@ def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
         block, rate = workload.request_bytes, _tightest(alone, "rank")
         rate = readers * block / (storage.latency + block / rate)
         alone.append(Constraint("latency x readers of a rank", "rank", rate))
-    return (*found, *alone)
+    return (*limits, *alone)
 
 
 def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
@@ -93,9 +93,9 @@ def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
 
 def tightest_limits(system: System, workload: Workload) -> SystemLimits:
     """Return the tightest limit of each scope."""
-    found = constraints(system, workload)
+    limits = constraints(system, workload)
     return SystemLimits(
-        system=_tightest(found, "system"), host=_tightest(found, "host"), rank=_tightest(found, "rank")
+        system=_tightest(limits, "system"), host=_tightest(limits, "host"), rank=_tightest(limits, "rank")
     )
 
 
@@ -119,11 +119,11 @@ def cap(system: System, workload: Workload, threshold: float | None = None) -> f
     """
     wanted = workload.training.au_threshold if threshold is None else threshold
     each, hosts = workload.demand, system.clients.hosts
-    found = tightest_limits(system, workload)
-    full = found.system / each
+    limits = tightest_limits(system, workload)
+    full = limits.system / each
     if hosts is not None:
-        full = min(full, found.host * hosts / each)
-    return full if found.rank >= each * wanted else 0.0
+        full = min(full, limits.host * hosts / each)
+    return full if limits.rank >= each * wanted else 0.0
 
 
 def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint | None:

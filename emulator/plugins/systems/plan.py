@@ -34,15 +34,15 @@ class Plan:
     @property
     def plain(self) -> list[dict[str, Any]]:
         """Return the answers for programs, with None for what the system does not limit."""
-        found = []
+        tables = []
         for one in self.answers:
             if isinstance(one, Needs):
                 answer = {"needs": {**to_plain(one), "workload": one.workload.name}}
             else:
                 known = {"accelerators": one.accelerators, "interval": one.interval, "bound": one.bound}
                 answer = {"feeds": to_plain(known) if one.bound else dict.fromkeys(known)}
-            found.append({"workload": one.workload.name, **answer})
-        return found
+            tables.append({"workload": one.workload.name, **answer})
+        return tables
 
     @property
     def lines(self) -> list[str]:

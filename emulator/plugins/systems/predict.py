@@ -220,25 +220,25 @@ def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostS
         return ()
     hosts = min(clients.hosts, len(totals))
     cost, cores = (clients.cpu_seconds_per_gb or 0.0) / GB, clients.cores or 0
-    found = []
+    shares = []
     for host in range(hosts):
-        mine = totals[host::hosts]
-        read = int(mine["bytes"].sum())
+        of_host = totals[host::hosts]
+        read = int(of_host["bytes"].sum())
         busy = min(1.0, read * cost / (cores * seconds)) if cores and cost else None
-        found.append(
+        shares.append(
             HostShare(
                 host=f"client{host + 1:0{len(str(hosts))}d}",
-                ranks=len(mine),
+                ranks=len(of_host),
                 bytes=read,
-                samples=int(mine["samples"].sum()),
+                samples=int(of_host["samples"].sum()),
                 cpu_seconds=read * cost,
                 cores=cores,
                 busy_share=busy,
                 nic_bytes=read,
-                wait_seconds=float(mine["wait"].sum()),
+                wait_seconds=float(of_host["wait"].sum()),
             )
         )
-    return tuple(found)
+    return tuple(shares)
 
 
 def forecast(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:

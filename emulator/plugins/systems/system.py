@@ -264,16 +264,16 @@ class Fitted:
         """
         low, high = 0.0, 1.0
         for one in self.seen:
-            asked = one.rate / one.efficiency / one.ranks
+            seen_demand = one.rate / one.efficiency / one.ranks
             whole = ranks * demand  # total demand, bytes/s
             larger = max(1.0, ranks / one.ranks, whole * one.efficiency / one.rate)
-            fed = 1 / (1 + demand / asked * (1 / one.efficiency - 1))
+            fed = 1 / (1 + demand / seen_demand * (1 / one.efficiency - 1))
             if one.hosts <= hosts:
                 low = max(low, fed / larger)
-            if one.hosts >= hosts and one.ranks <= ranks and asked <= demand * ALIKE:
+            if one.hosts >= hosts and one.ranks <= ranks and seen_demand <= demand * ALIKE:
                 high = min(high, one.efficiency)
             starved = one.efficiency < ALONE
-            if starved and one.hosts >= hosts and one.ranks >= ranks and asked * ALIKE >= demand:
+            if starved and one.hosts >= hosts and one.ranks >= ranks and seen_demand * ALIKE >= demand:
                 high = min(high, one.rate / whole)
         return low, high
 

@@ -184,10 +184,10 @@ def patch(module: Any) -> Callable[[], None]:
 
     @functools.wraps(reset)
     def again(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> Any:
-        found = reset(self, loader, first_iter, *args, **kwargs)
+        result = reset(self, loader, first_iter, *args, **kwargs)
         if not first_iter:
             _begin_epoch(self, loader)
-        return found
+        return result
 
     @functools.wraps(following)
     def take(self: Any) -> Any:
@@ -456,17 +456,17 @@ def usage(process: str) -> dict[str, int]:
     calls: bytes that read(2) and similar calls returned. storage: bytes fetched from storage. faults: page
     faults that waited for storage. ticks: user + system time, in the kernel's ticks.
     """
-    found: dict[str, int] = {}
+    counters: dict[str, int] = {}
     try:
         with open(process + "/io", "rb", buffering=0) as file:  # noqa: PTH123
             lines = dict(line.split(b": ") for line in file.read(4096).splitlines())
-        found.update(calls=int(lines[b"rchar"]), storage=int(lines[b"read_bytes"]))
+        counters.update(calls=int(lines[b"rchar"]), storage=int(lines[b"read_bytes"]))
     except (OSError, ValueError, KeyError):
         pass
     try:
         with open(process + "/stat", "rb", buffering=0) as file:  # noqa: PTH123
             fields = file.read(4096).rpartition(b") ")[2].split()
-        found.update(faults=int(fields[9]), ticks=int(fields[11]) + int(fields[12]))
+        counters.update(faults=int(fields[9]), ticks=int(fields[11]) + int(fields[12]))
     except (OSError, ValueError, IndexError):
         pass
-    return found
+    return counters
