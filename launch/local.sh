@@ -7,7 +7,7 @@ case $dataset in -*) dataset=./$dataset ;; esac  # not an option
 ranks=${2:-8}
 shift; shift || true
 options=("$@")
-[ ${#options[@]} -gt 0 ] || options=(--workload unet3d-a100)  # looks for the knee up to RANKS
+[ ${#options[@]} -gt 0 ] || options=(--workload unet3d-a100)  # finds the knee, up to RANKS
 
-# feedrate finds mpirun and sets what it needs (root, oversubscription, no binding) by itself.
+# feedrate finds mpirun and sets its options (root, oversubscription, no binding).
 exec feedrate sweep "$dataset" -n "$ranks" "${options[@]}"
