@@ -2,24 +2,23 @@
 
     python benchmarks/published.py > results/published-systems.md
 
-One rule for all rows. Rows are grouped by storage, whatever the number of its clients, and by network (3D
-U-Net reads whole files of 147 MB, ResNet-50 records of 115 kB, CosmoFlow files of 2.8 MB). A row that has
-others in its group is predicted by what `feedrate fit` makes of them, and `feedrate simulate` of that. Rows
-alone in their group cannot be predicted and are counted. Two null models see no simulation: *constant* is
-the mean AU of the network's rows of all other vendors; *cap* is the largest throughput of the others of the
-group over the row's demand, at most 100 %.
+One rule applies to all rows. Rows are grouped by storage, whatever the number of clients, and by network (3D
+U-Net reads whole files of 147 MB, ResNet-50 records of 115 kB, CosmoFlow files of 2.8 MB). Each row is
+predicted from the others in its group: `feedrate fit` fits them, and `feedrate simulate` simulates the fit
+(the *twin*). Rows alone in their group cannot be predicted and are only counted. Two null models do not
+simulate: *constant* is the mean AU of all other vendors' rows for the network; *cap* is the highest
+throughput in the rest of the group divided by the row's demand, at most 100 %.
 
-Submitters add accelerators until AU comes down to 90 % (CosmoFlow: 70 %). Nothing of this follows from a
-storage, so a constant is hard to beat, and its range (the least and the largest AU of other vendors) is
-narrow. *Both* is the part of that range which the twin's interval allows: no figure of the row's vendor is
-in the range, and none of another vendor in the twin. *Guess* is the constant, moved into the twin's
-interval.
+Submitters add accelerators until AU falls to 90 % (CosmoFlow: 70 %). No storage property implies this number,
+so a constant is hard to beat, and its range (the lowest and the highest AU of other vendors) is narrow.
+*Both* is the part of that range inside the twin's interval: the range uses no figure of the row's vendor, and
+the twin none of another vendor. *Guess* is the constant, moved into the twin's interval.
 
-An interval covers a row when the published AU is inside (to 0.1 points). The twin is *no better than* a
-null whose median error is not larger than its own.
+An interval covers a row if the published AU is inside (to 0.1 points). The twin is *no better than* a null
+whose median error is at most its own.
 
-The bounds by which a fit's interval is cut (`Fitted.between`) were written with these rows at hand, so their
-coverage here is no test of them.
+The bounds that limit a fit's interval (`Fitted.between`) were written with these rows at hand, so their
+coverage here does not test them.
 """
 
 import csv

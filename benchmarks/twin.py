@@ -2,11 +2,11 @@
 
     python benchmarks/twin.py OUT... > results/twin.md
 
-Rules, fixed before any row was looked at. For every count N of a sweep, `fit` sees all the other counts, and
-`simulate` predicts N on the fitted system. The nulls see the same counts: *constant* is the mean efficiency
-(throughput / ideal) of the others; *cap* is the largest throughput of the others or N's demand, the smaller.
-Errors are of throughput. The interval covers a row when the measured efficiency is inside (to 0.1 points).
-The twin is *no better than* a null whose median error is not larger than its own.
+These rules were fixed before any row was looked at. For every count N of a sweep, `fit` sees all other
+counts, and `simulate` predicts N on the fitted system. The null models see the same counts: *constant* is the
+mean efficiency (throughput / ideal) of the others; *cap* is the smaller of the others' highest throughput and
+N's demand. Errors are of throughput. The interval covers a row if the measured efficiency is inside (to 0.1
+points). The twin is *no better than* a null whose median error is at most its own.
 """
 
 import statistics
