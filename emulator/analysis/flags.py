@@ -168,13 +168,14 @@ def below_shape(point: Point, rate: float) -> Flag | None:
 
 def neighbour(point: Point, workload: Workload) -> Flag | None:
     """Others read or wrote on the dataset's own device while accelerators starved."""
-    access = workload.access
     devices = [host.device for host in point.hosts if host.device is not None]
-    # Parts of files are read with more around them: what the device read beyond them may be read-ahead.
-    if not devices or access.bytes_read or access.columns or point.x_ideal > 1 - PRECISION:
+    if not devices or point.read_amplification is None or point.x_ideal > 1 - PRECISION:
         return None
+    consumed = sum(host.bytes for host in point.hosts if host.device)
+    # With the kernel's read-ahead, and the batches that were read but not consumed.
+    own = consumed * point.read_amplification * (1 + workload.batches_ahead / max(1, point.steps))
     written = sum(device.written_bytes for device in devices)
-    read = sum(device.bytes for device in devices) - sum(host.bytes for host in point.hosts if host.device)
+    read = sum(device.bytes for device in devices) - own
     value = (max(0, read) + written) / max(1, sum(device.bytes + device.written_bytes for device in devices))
     return above(
         "neighbour",

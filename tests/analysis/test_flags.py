@@ -66,13 +66,16 @@ def test_what_did_not_move_the_throughput_is_no_flag(fields):
 def test_a_neighbour_on_the_datasets_device_is_told_with_its_share():
     workload = load_workload("unet3d-tiny")
     disk = DeviceReads(name="sdb", requests=900, bytes=1_500_000_000, seconds=3.0, written_bytes=500_000_000)
-    beside = point(4, 0.6, hosts=(host(device=disk),))
+    beside = point(4, 0.6, hosts=(host(device=disk),), read_amplification=1.0, steps=100_000)
     flag = neighbour(beside, workload)
-    assert flag is not None and flag.value == pytest.approx(0.5)
+    assert flag is not None and flag.value == pytest.approx(0.5, rel=1e-3)
     assert "500 MB and wrote 500 MB on sdb" in flag.sentence
     assert neighbour(replace(beside, x_ideal=1.0), workload) is None, "nobody starved"
     alone = replace(disk, bytes=1_000_000_000, written_bytes=0)
-    assert neighbour(point(4, 0.6, hosts=(host(device=alone),)), workload) is None
+    assert neighbour(replace(beside, hosts=(host(device=alone),)), workload) is None
+    ahead = replace(beside, hosts=(host(device=replace(disk, written_bytes=0)),))
+    assert neighbour(replace(ahead, read_amplification=1.5), workload) is None, "the kernel's read-ahead"
+    assert neighbour(replace(ahead, steps=2 * workload.batches_ahead), workload) is None, "not consumed"
 
 
 def test_emulated_storage_that_gives_less_than_it_is_shaped_to():
