@@ -169,7 +169,8 @@ def listed(names: list[str]) -> str:
 def require_free(holding: Holding, plan: DatasetPlan) -> None:
     """Raises DatasetError when files of others have names that a plan needs, StorageError."""
     store, ours, inner = holding.store, holding.plans, frozenset(plan.folders)
-    taken = []
+    # An empty folder is in no list of files.
+    taken = [name for name in store.folders(("", *plan.folders)) if plan.index_of(name) is not None]
     for found in store.names():
         path = PurePosixPath(found)
         if found in inner or (holding.begun is None and found.startswith(JOURNALS)):
