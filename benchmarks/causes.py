@@ -415,7 +415,20 @@ CASES = (
         loaders=("direct",),
     ),
     Case("device of 600 IOPS", ("iops",), ("-n", 4, "--steps", 40), before=lambda: device(0, 0.0005, 0, 600)),
-    Case("device of 12 ms", ("latency",), ("-n", 1, "--steps", 40), before=lambda: device(0, 0.012)),
+    Case(
+        "device of 12 ms",
+        ("latency",),
+        ("-n", 1, "--steps", 40),
+        before=lambda: device(0, 0.012),
+        loaders=("torch",),
+    ),
+    Case(
+        "device of 12 ms, enough requests in flight",
+        ("compute",),
+        ("-n", 1, "--steps", 40),
+        before=lambda: device(0, 0.012),
+        loaders=("direct",),
+    ),
     Case("files open late", ("metadata",), ("-n", 2, "--steps", 40), before=lambda: late_opens(0.1)),
     Case(
         "half-warm device",
