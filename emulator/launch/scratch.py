@@ -96,14 +96,18 @@ def _guarded(folder: Path) -> Iterator[None]:
 def _clear(folder: Path) -> None:
     """Remove the folder of a process that was killed, and end the processes that use it."""
     name = os.fsencode(folder.name)
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if name in (process / "cmdline").read_bytes():
-                os.kill(int(process.name), signal.SIGTERM)
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
+        # strace, told to detach while the job dies, may wait for ever and keep the job's processes stopped.
+        number = {0: signal.SIGTERM, _TRIES - 1: signal.SIGKILL}.get(attempt, 0)
+        users = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if name in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), number)
+                    users += 1
         _remove(folder)
         time.sleep(_PAUSE)  # ranks may make files until they have ended
-        if not folder.exists():
+        if not users and not folder.exists():
             break
 
 
