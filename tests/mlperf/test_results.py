@@ -317,10 +317,10 @@ def test_a_damaged_summary_is_one_clear_line(tmp_path, damage):
 def test_a_log_with_odd_blocks_is_one_clear_line(tmp_path, name):
     log = Run().write(tmp_path / "run", "v1.0") / "1_output.json"
     log.write_text(log.read_text().replace("block1", name))
-    with pytest.raises(SpecError, match="other blocks than"):
+    with pytest.raises(SpecError, match="other names than"):
         import_folder(tmp_path, strict=True)
     note = import_folder(tmp_path).notes["run"][0]
-    assert note.startswith("its logs: run/1_output.json") and "other blocks than" in note
+    assert note.startswith("its logs: run/1_output.json") and "other names than" in note
 
 
 def test_runs_of_checkpoints_without_a_model_are_left_out(tmp_path):

@@ -290,7 +290,7 @@ OTHERS = {
     "does not train": UNET3D.replace("train: True", "train: False"),
     "format indexed_binary": UNET3D.replace("format: npz", "format: indexed_binary"),
     "aliases are not read": BOMB,
-    "there is no training": "model: {name: x}\nframework: pytorch\nworkflow: {train: True}\n",
+    "no section dataset or train": "model: {name: x}\nframework: pytorch\nworkflow: {train: True}\n",
 }
 
 

@@ -127,7 +127,7 @@ def _shape(config: Config) -> dict[str, int]:
     """Return the fields of a TransformerShape. Raises SpecError."""
     layers = config.whole("model.num_layers")
     if not layers or not config.at("model.transformer"):
-        what = f"{config.name}: a model without a transformer's shape"
+        what = f"{config.name}: checkpoints of a model without a transformer's shape"
         raise SpecError(what, "it needs model.num_layers and model.transformer")
     return {
         "hidden": config.whole("model.transformer.hidden_size"),
