@@ -99,7 +99,7 @@ def test_retries_are_bounded_and_end_in_one_line(samples: Endpoint, kind: str, s
     assert len(samples.asked) == 2 if kind != "reset" else len(samples.asked) >= 2
 
 
-@pytest.mark.parametrize(("kind", "said"), [("301", "redirects"), ("garbage", "answers that S3 does not")])
+@pytest.mark.parametrize(("kind", "said"), [("301", "redirects"), ("garbage", "does not answer like S3")])
 def test_an_endpoint_that_is_none_is_asked_once(samples: Endpoint, kind: str, said: str) -> None:
     samples.faults.append(Fault(kind, 1000))  # type: ignore[arg-type]
     with pytest.raises(StorageError, match=said):

@@ -162,7 +162,7 @@ def test_a_host_that_is_slower_than_another_is_refused(slow, refused):
     result = replace(result, points=(replace(point, hosts=hosts),))
     if refused:
         with pytest.raises(
-            SpecError, match="b kept its accelerators busy 60 % of the time and hosts with as many 100 %"
+            SpecError, match="b kept its accelerators busy 60 % of the time, and hosts with as many 100 %"
         ):
             seen_in(result, steps)
     else:
