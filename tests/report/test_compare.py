@@ -100,7 +100,7 @@ def test_results_that_differ_by_their_storage_alone_need_no_caution() -> None:
 def test_published_throughput_counts_the_first_step_up_to_v1() -> None:
     submissions, _ = load_reference("mlperf_storage_v1_0")
     (caution,) = [c for c in compare([("a", plain_sweep())], submissions).cautions if "throughput" in c]
-    assert "counts the first step of each epoch up to v1.0 and leaves it out since" in caution
+    assert "includes the first step of each epoch up to v1.0 and excludes it since" in caution
 
 
 def test_a_reference_without_the_workload_is_said() -> None:

@@ -38,7 +38,7 @@ def test_counts():
     for wrong in ("", "1,,2", "0", "4-2", "a", "1.5", "-1"):
         with pytest.raises(SpecError, match="--counts"):
             parse_counts(wrong)
-    with pytest.raises(SpecError, match="asks for 8 processes, but only 4 ranks were started"):
+    with pytest.raises(SpecError, match="needs 8 processes, but only 4 ranks were started"):
         require_ranks((1, 8), 4)
 
 
