@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from emulator import live
+from emulator.cli.entry import TOGETHER
 from emulator.config.reader import read_toml
 from emulator.errors import SpecError
-from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.files import SCRATCH_VARIABLE
+from emulator.launch.launched import started_by_mpi
 from emulator.record.out import read_result
 from emulator.registry import VERBS
 from emulator.report.view import words_again
@@ -43,8 +45,6 @@ BESIDE = frozenset(
     )
 )  # fmt: skip
 """Options that a file beside a dataset may set."""
-TOGETHER = ("run", "sweep")
-"""Verbs whose command line only rank 0 reads."""
 GetVerb = Callable[[str], Any]
 """Maps the name of a verb to its click command; None when there is none."""
 
@@ -71,12 +71,9 @@ def with_defaults(words: Sequence[str], get_verb: GetVerb) -> list[str]:
     """Return the `words` of a command line with the defaults. Raises SpecError, StorageError."""
     words = list(words)
     verb = next((word for word in words if not word.startswith("-")), "")
-    if verb not in VERBS or words[0] != verb or "FEEDRATE_SCRATCH" in os.environ or _asks_for_help(words):
+    if verb not in VERBS or words[0] != verb or SCRATCH_VARIABLE in os.environ or _asks_for_help(words):
         return words  # a rank of feedrate's own launcher got them from it
-    alone = not started_by_mpi()
-    if not alone and verb in TOGETHER and rank_hint():
-        return words
-    if alone or verb in TOGETHER:
+    if not started_by_mpi() or verb in TOGETHER:
         return _found(words, verb, get_verb)
     comm = world()  # all ranks read the command line, and their home folders may differ
     found: list[str] = agreed(comm, lambda: _found(words, verb, get_verb) if comm.rank == 0 else [])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -13,7 +16,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from emulator import __version__, live
 from emulator.cli.defaults import with_defaults
-from emulator.cli.groups import with_groups
 from emulator.errors import EXIT_STATUS, FeedrateError, MissingError, SpecError, storage_error, unexpected
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.supervise import interruptible
@@ -73,6 +75,44 @@ class OfEveryVerb:
         )
 
 
+def _with_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """Return `verb` with options in place of its parameters that are dataclasses, and those of every verb."""
+    hints = get_type_hints(verb, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if name in groups:
+            parameters += _parameters(groups[name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY))
+    parameters += _parameters(OfEveryVerb)
+
+    @wraps(verb)
+    def filled(**given: Any) -> None:
+        _taken(OfEveryVerb, given).apply()
+        for name, group in groups.items():
+            given[name] = _taken(group, given)
+        verb(**given)
+
+    filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads both
+    filled.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return filled
+
+
+def _parameters(group: Any) -> Iterator[inspect.Parameter]:
+    """Yield the fields of a group of options as parameters."""
+    kinds = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(field.name, kind, default=default, annotation=kinds[field.name])
+
+
+def _taken(group: Any, given: dict[str, Any]) -> Any:
+    """Return a group made of its options, which are taken out of `given`."""
+    return group(**{field.name: given.pop(field.name) for field in fields(group)})
+
+
 class VerbCommand(TyperCommand):
     """A verb with the options of every verb."""
 
@@ -94,22 +134,16 @@ class VerbCommand(TyperCommand):
         return ["[OPTIONS]", *(name if each.required else f"[{name}]" for name, each in names)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        for title, rows in parameters(self, ctx).items():
+        known = [(each, record) for each in self.get_params(ctx) if (record := each.get_help_record(ctx))]
+        for kind in ("argument", "option"):
+            rows = [
+                (_name(each) if kind == "argument" else record[0], record[1])
+                for each, record in known
+                if each.param_type_name == kind
+            ]
             if rows:
-                with formatter.section(title):
+                with formatter.section(f"{kind.capitalize()}s"):
                     formatter.write_dl(rows)
-
-
-def parameters(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-    """Return how each argument and option of a verb is written, and what it means."""
-    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
-        if record and parameter.param_type_name == "argument":
-            found["Arguments"].append((_name(parameter), record[1]))
-        elif record:
-            found["Options"].append(record)
-    return found
 
 
 def _name(argument: Any) -> str:
@@ -154,7 +188,7 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        verb = with_groups(VERBS.load(cmd_name), OfEveryVerb)
+        verb = _with_groups(VERBS.load(cmd_name))
         own = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         epilog = "Exit status: see feedrate --help."
         own.command(cmd_name, cls=VerbCommand, context_settings=HELP, epilog=epilog)(verb)

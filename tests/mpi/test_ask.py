@@ -95,3 +95,5 @@ def test_mistakes_are_one_line(tiny: Path, tmp_path: Path) -> None:
         done = feedrate("ask", *words, "--out", tmp_path / "out")
         assert done.status == 2 and says in done.err, done.err
         assert len(done.err.splitlines()) == 1
+    done = feedrate("ask", tmp_path, "--within", "3s", "--out", tmp_path / "out", timeout=60, mpirun=2)
+    assert done.status == 2 and done.err.count("--within 3s is too short") == 1, done.err
