@@ -122,16 +122,6 @@ class CheckpointIO:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedSize:
-    """Published sizes of a checkpoint."""
-
-    size: Bytes
-    """Bytes of the whole."""
-    subset: Bytes
-    """Bytes of the 8 ranks of one host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointModel:
     """A model whose training is checkpointed."""
 
@@ -143,7 +133,6 @@ class CheckpointModel:
     parallelism: Parallelism
     state: StateSpec = StateSpec()
     io: CheckpointIO = CheckpointIO()
-    published: PublishedSize | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 
