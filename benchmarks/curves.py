@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.analysis.search import Belief, CountRun, KneeSearch, Stop, believe, next_count
+from emulator.analysis.search import Belief, CountRun, KneeSearch, believe, next_count
 
 Floats = NDArray[np.float64]
 
@@ -225,7 +225,7 @@ class Trial:
 
     curve: Curve
     belief: Belief
-    stop: Stop
+    stop: str
     runs: tuple[CountRun, ...]
 
     @property
@@ -311,6 +311,6 @@ def searched(truth: Curve, variation: Variation, search: KneeSearch) -> Trial:
     while True:
         now = believe(runs, search)
         wish = next_count(runs, search, now)
-        if isinstance(wish, Stop):
+        if isinstance(wish, str):
             return Trial(truth, now, wish, tuple(runs))
         runs.append(CountRun(ranks=wish, efficiency=truth.at(wish) * math.exp(next(variation))))

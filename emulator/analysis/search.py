@@ -57,15 +57,6 @@ class KneeSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """The reason for which no further run is worth it."""
-
-    reason: str
-    precise: bool
-    """False: it gave up before the answer was as sure as asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
     """The posterior after the runs so far, with its intervals."""
 
@@ -130,7 +121,7 @@ def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
     )
 
 
-def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | None = None) -> int | Stop:
+def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | None = None) -> int | str:
     """The count to run next, or why to stop. Pure and deterministic; `now` saves computing the belief again.
 
     Next is the count N with the largest expected fall of the variance of k = ln N_AU per cost:
@@ -141,8 +132,7 @@ def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | No
     D-optimal design, Chaloner and Verdinelli 1995). Repeats of a count are proposed like any other count.
     """
     now = now or believe(history, search)
-    stop = _stop(history, search, now)
-    if stop is not None:
+    if stop := _stop(history, search, now):
         return stop
     if now.beyond >= CERTAIN:  # so far by extrapolation: run it
         return search.maximum
@@ -154,7 +144,7 @@ def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | No
 
 def runs_left(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> int:
     """Number of runs that `next_count` may still ask for, if each shrinks the variance as the next does."""
-    if isinstance(_stop(history, search, now), Stop):
+    if _stop(history, search, now):
         return 0
     _, _, shrink = _gains(search, now)
     most = search.max_runs - len(history)
@@ -165,21 +155,19 @@ def runs_left(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> i
     return int(min(most, max(least, math.ceil(needed))))
 
 
-def _stop(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> Stop | None:
+def _stop(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> str:
+    """Return why no further run is worth it; empty if one is."""
     counts = {run.ranks for run in history}
     share = f"{100 * search.threshold:.3g} %"
     if search.maximum in counts and now.beyond >= CERTAIN:
-        return Stop(reason=f"no knee up to {search.maximum} processes", precise=True)
+        return f"no knee up to {search.maximum} processes"
     if 1 in counts and now.below >= CERTAIN:
-        return Stop(reason=f"even one process gets less than {share} of its demand", precise=True)
+        return f"even one process gets less than {share} of its demand"
     if len(history) >= search.min_runs and now.width < search.precision:
-        width = f"{100 * now.width:.1f} %"
-        return Stop(reason=f"the 95 % interval of the knee is {width} wide", precise=True)
+        return f"the 95 % interval of the knee is {100 * now.width:.1f} % wide"
     if len(history) >= search.max_runs:
-        width = f"{100 * now.width:.0f} %"
-        reason = f"{search.max_runs} runs; the 95 % interval is still {width} wide"
-        return Stop(reason=reason, precise=False)
-    return None
+        return f"{search.max_runs} runs; the 95 % interval is still {100 * now.width:.0f} % wide"
+    return ""
 
 
 def _gains(search: KneeSearch, now: Belief) -> tuple[Indices, Floats, float]:

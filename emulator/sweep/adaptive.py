@@ -11,16 +11,7 @@ import numpy as np
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import held
-from emulator.analysis.search import (
-    Belief,
-    CountRun,
-    KneeSearch,
-    Stop,
-    believe,
-    next_count,
-    observe,
-    runs_left,
-)
+from emulator.analysis.search import Belief, CountRun, KneeSearch, believe, next_count, observe, runs_left
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
 from emulator.sweep.schedule import Schedule
@@ -57,7 +48,7 @@ class Adaptive(Schedule):
         if self._unfinished(points):
             return points[-1].ranks
         choice = self._choice(points)
-        return None if isinstance(choice, Stop) else choice
+        return None if isinstance(choice, str) else choice
 
     def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
         """Simulate the search, with a limit at half of the largest count if it is unknown.
@@ -75,7 +66,7 @@ class Adaptive(Schedule):
         )
         varied = np.random.default_rng(TYPICAL_SEED).normal(0, TYPICAL_VARIATION, self._search.max_runs)
         history: list[CountRun] = []
-        while not isinstance(count := next_count(history, self._search), Stop):
+        while not isinstance(count := next_count(history, self._search), str):
             efficiency = min(1.0, knee / count * math.exp(varied[len(history) // self._repeats]))
             history += [CountRun(ranks=count, efficiency=efficiency)] * self._repeats
         return [run.ranks for run in history]
@@ -94,7 +85,7 @@ class Adaptive(Schedule):
     def verdict(self, points: Sequence[Point]) -> str:
         """Return why the sweep stops; empty while it continues."""
         choice = None if self._unfinished(points) else self._choice(points)
-        return choice.reason if isinstance(choice, Stop) else ""
+        return choice if isinstance(choice, str) else ""
 
     def outlook(self, points: Sequence[Point]) -> str:
         """Return the present estimate of the knee, and the approximate number of runs left."""
@@ -108,17 +99,16 @@ class Adaptive(Schedule):
             where = f"no knee below {self._search.maximum} so far"
         return f"{where}, about {counted(left, 'run')} left"
 
-    def _choice(self, points: Sequence[Point]) -> int | Stop:
+    def _choice(self, points: Sequence[Point]) -> int | str:
+        """Return the next count, or why the sweep stops."""
         again = points[-1].ranks if _disturbed(points) and len(points) < self._search.max_runs else None
         history = self._history(points)
         choice = again or _below_client(points, self._search) or next_count(history, self._search)
-        if len(points) >= self._search.max_runs and not isinstance(choice, Stop):
-            reason = f"{len(points)} runs, {len(points) - len(history)} of them disturbed by the client"
-            return Stop(reason=reason, precise=False)
+        if len(points) >= self._search.max_runs and not isinstance(choice, str):
+            return f"{len(points)} runs, {len(points) - len(history)} of them disturbed by the client"
         tight = points and self._per_run(points) > self.seconds_left
-        if tight and self._budget is not None and not isinstance(choice, Stop):
-            reason = f"the budget of {show_seconds(self._budget)} is used up"
-            return Stop(reason=reason, precise=False)
+        if tight and self._budget is not None and not isinstance(choice, str):
+            return f"the budget of {show_seconds(self._budget)} is used up"
         return choice
 
     @staticmethod
@@ -143,7 +133,7 @@ class Adaptive(Schedule):
         return (self._clock.now() - self._begin) / here if here else points[-1].seconds
 
 
-def _below_client(points: Sequence[Point], search: KneeSearch) -> int | Stop | None:
+def _below_client(points: Sequence[Point], search: KneeSearch) -> int | str | None:
     """Halve towards the largest fed count if only the client limits counts above it, and stop there.
 
     No run can then find the storage's knee, only that it is above. None: other rules choose.
@@ -158,7 +148,7 @@ def _below_client(points: Sequence[Point], search: KneeSearch) -> int | Stop | N
     bound = next(point.bound for point in reversed(starved) if point.ranks == least)
     assert bound is not None
     reason = f"from {least} processes on the limit is {LIMIT_NAMES[bound.kind]}, not the storage"
-    return Stop(reason=f"{reason}: {bound.help or HELPS[bound.kind]}", precise=False)
+    return f"{reason}: {bound.help or HELPS[bound.kind]}"
 
 
 def _disturbed(points: Sequence[Point]) -> bool:
