@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +22,7 @@ from emulator.errors import FeedrateError, LaunchError, MissingError, StorageErr
 from emulator.launch.launched import mpi_library
 from emulator.launch.mpirun import Launcher, find_launcher, rank_environment
 from emulator.launch.scratch import scratch
-from emulator.record.machine import cores, describe_mount, memory_bytes
+from emulator.record.machine import cores, describe_mount, installed, memory_bytes
 from emulator.registry import GROUPS
 from emulator.storage import open_store
 from emulator.storage.posix import probe_direct
@@ -129,10 +128,8 @@ def _ranks(launcher: Launcher) -> Finding:
 
 
 def _package(what: str, name: str, advice: str) -> Finding:
-    try:
-        return Finding(what, True, f"{name} {version(name)}")
-    except PackageNotFoundError:
-        return Finding(what, False, f"{name} is not installed", advice)
+    found = installed(name)
+    return Finding(what, found is not None, f"{name} {found or 'is not installed'}", advice)
 
 
 def _tool(name: str, advice: str) -> Finding:

@@ -7,6 +7,7 @@ takes 2 us a thread, since the files stay open; nothing is sampled, and there is
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import time
@@ -58,9 +59,9 @@ class Stretch(NamedTuple):
     loader: float = 0.0
     """Seconds with none of these: no request was in progress."""
 
-    def plus(self, other: Stretch, times: float = 1.0) -> Stretch:
-        """Return the sum of this and `times` the other."""
-        return Stretch(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
+    def plus(self, other: Stretch) -> Stretch:
+        """Return the sum of this and the other."""
+        return Stretch(*map(operator.add, self, other))
 
     def lasting(self, seconds: float) -> Stretch:
         """Return the same shares of `seconds`; an empty stretch counts as the loader's."""
@@ -105,7 +106,7 @@ class Books:
         self._together = together
         self._owner = threading.get_native_id()
         self._files: dict[int, int] = {}
-        self._quotas = [Quota(file) for file in cgroup_files("cpu", "cpu.stat") if has_quota(file.parent)]
+        self._quotas = [file for file in cgroup_files("cpu", "cpu.stat") if _has_quota(file.parent)]
         self._refreshed = 0.0
         self._refresh(time.monotonic())
         self.kept = self._owner in self._files
@@ -131,7 +132,7 @@ class Books:
             if (reader := readers.get(thread)) is not None:
                 within, requests = reader.within(now), reader.requests
             entries[thread] = _Entry(int(ran) / 1e9, int(ready) / 1e9, within, requests)
-        return Page(now, entries, sum(quota.throttled() for quota in self._quotas))
+        return Page(now, entries, sum(map(_throttled, self._quotas)))
 
     def _refresh(self, now: float) -> None:
         self._refreshed = now
@@ -246,25 +247,19 @@ def divided(
     return found.lasting(active).plus(Stretch(loader=seconds - active))
 
 
-class Quota:
-    """The CPU quota of a cgroup, and its throttled time from cpu.stat."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def throttled(self) -> float:
-        """Return the seconds so far, or 0 if the file cannot be read."""
-        with suppress(OSError, ValueError):
-            for line in self._file.read_bytes().splitlines():
-                name, _, value = line.partition(b" ")
-                if name == b"throttled_usec":
-                    return int(value) / 1e6
-                if name == b"throttled_time":
-                    return int(value) / 1e9
-        return 0.0
+def _throttled(file: Path) -> float:
+    """Return the throttled seconds so far, from a cgroup's cpu.stat; 0 if it cannot be read."""
+    with suppress(OSError, ValueError):
+        for line in file.read_bytes().splitlines():
+            name, _, value = line.partition(b" ")
+            if name == b"throttled_usec":
+                return int(value) / 1e6
+            if name == b"throttled_time":
+                return int(value) / 1e9
+    return 0.0
 
 
-def has_quota(group: Path) -> bool:
+def _has_quota(group: Path) -> bool:
     """True when the cgroup (v1 or v2) in this folder has a CPU quota."""
     with suppress(OSError, ValueError):
         return (group / "cpu.max").read_text().split()[0] != "max"
