@@ -135,12 +135,6 @@ def read_text(path: str) -> str:
         return ""
 
 
-def cpu_seconds() -> float:
-    """Return the user + system seconds of this process so far."""
-    times = os.times()
-    return times.user + times.system
-
-
 def utc_now() -> str:
     """Return the current time as ISO 8601, UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

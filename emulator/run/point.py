@@ -7,6 +7,7 @@ host. So the data that rank 0 receives do not grow with the steps.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from emulator.config.storage import ObjectURL, StorageSpec
 from emulator.dataset.manifest import Dataset
 from emulator.loader import make_loader
 from emulator.record.host import HostActivity, HostProbe, HostRows
-from emulator.record.machine import cores, cpu_seconds
+from emulator.record.machine import cores
 from emulator.record.result import HostShare, Point, Starved
 from emulator.record.schedstat import Books
 from emulator.record.steps import Spool, StepLog, Steps
@@ -180,7 +181,7 @@ def _trained(
         probe = HostProbe(folder) if node.rank == 0 else None
         if probe:
             probe.start()
-        before = cpu_seconds() + loader.helper_cpu_seconds()
+        before = time.process_time() + loader.helper_cpu_seconds()
         try:
             train(
                 plan,
@@ -196,7 +197,7 @@ def _trained(
         finally:
             write()
         account = loader.account()
-        cpu = cpu_seconds() + loader.helper_cpu_seconds() - before
+        cpu = time.process_time() + loader.helper_cpu_seconds() - before
         comm.barrier()
         if probe:
             probe.stop()

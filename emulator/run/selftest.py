@@ -27,7 +27,6 @@ from emulator.files import memory_folder
 from emulator.loader import make_loader
 from emulator.loader.base import Batch, Loader
 from emulator.order import EpochPlan, Portion, RankPlan
-from emulator.record.machine import cpu_seconds
 from emulator.record.steps import StepLog, Steps
 from emulator.registry import FORMATS
 from emulator.run.accelerator import Accelerator, MonotonicClock
@@ -92,9 +91,9 @@ def self_test(kind: str, workload: Workload) -> Overhead:
             _loop(loader, one_pass)  # a first pass pays for imports, threads and buffers
             spent, seconds, samples, size = 0.0, 0.0, 0, 0
             while seconds < READ_SECONDS:
-                before = cpu_seconds() + loader.helper_cpu_seconds()
+                before = time.process_time() + loader.helper_cpu_seconds()
                 took, rows = _loop(loader, one_pass)
-                spent += cpu_seconds() + loader.helper_cpu_seconds() - before
+                spent += time.process_time() + loader.helper_cpu_seconds() - before
                 seconds += took
                 samples, size = samples + int(rows["samples"].sum()), size + int(rows["bytes"].sum())
         finally:

@@ -18,7 +18,6 @@ from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
 from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result, planned
-from emulator.record.machine import cpu_seconds
 from emulator.record.out import ResultFolder
 from emulator.record.result import Checkpoint, Flag, RunResult
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
@@ -283,7 +282,7 @@ class _Session:
     ) -> tuple[tuple[WrittenFile, ...], Report, float]:
         """Run `action` on all ranks at once; return its files, its report for this rank, and its start."""
         self.world.barrier(STEP_POLL)
-        begin, cpu = time.monotonic(), cpu_seconds()
+        begin, cpu = time.monotonic(), time.process_time()
 
         def timed() -> tuple[tuple[WrittenFile, ...], Report, float]:
             stats = ReadStats()
@@ -292,7 +291,7 @@ class _Session:
             report = Report(
                 size=sum(file.size for file in files),
                 seconds=seconds,
-                cpu_seconds=cpu_seconds() - cpu,
+                cpu_seconds=time.process_time() - cpu,
                 pages_sampled=pages.pages_sampled,
                 pages_resident=pages.pages_resident,
             )
