@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.gate import knee_range, threshold_of
 from emulator.analysis.starved import CAUSES
@@ -23,7 +25,7 @@ from emulator.report.table import (
     three_places,
     two_digits,
 )
-from emulator.report.training_figures import FIGURES, by_ranks, computes, mean_demand, with_latency
+from emulator.report.training_figures import FIGURES, by_ranks, computes, mean_demand
 from emulator.report.view import notes, shape_of
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -164,12 +166,11 @@ def csv_table(result: RunResult) -> Table:
     knee = None if result.knee is None else result.knee.n_au
     low, high = knee_range(result.knee, result.points, threshold_of(result))
     name = str(result.workload.get("name", ""))
-    latency = {id(point): seconds for point, seconds in with_latency(result)}
     rows = tuple(
         (
             *(result.label, name, result.loader, result.created, point.ranks, len(point.hosts) or None),
             *(_finite(getattr(point, field)) for field in PLAIN),
-            *(latency.get(id(point)) or (None,) * len(LATENCIES)),
+            *(latencies(point) or (None,) * len(LATENCIES)),
             LIMIT_NAMES[point.bound.kind] if point.bound else "",
             " ".join(flag.name for flag in point.flags),
             *(knee, low, _finite(high)),
@@ -274,9 +275,46 @@ def latency_table(result: RunResult) -> Table:
     return Table(
         caption="Latency of read requests",
         columns=(Column("ranks"), *(Column(head, show_seconds, unit="s") for head in heads)),
-        rows=tuple((point.ranks, *seconds) for point, seconds in with_latency(result)),
+        rows=tuple((point.ranks, *found) for point in by_ranks(result) if (found := latencies(point))),
         detail=True,
     )
+
+
+PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
+"""Percentiles of read latency in tables and CSV."""
+
+
+def latencies(point: Point) -> tuple[float, ...]:
+    """Return the percentiles of read latency in seconds; the last one is the longest request itself where
+    that was measured. () without a histogram."""
+    seconds = percentiles(point.read_latency)
+    longest = point.read_latency_max
+    if not seconds or longest is None:
+        return seconds
+    return (*(min(edge, longest) for edge in seconds[:-1]), longest)
+
+
+def percentiles(histogram: Mapping[str, int]) -> tuple[float, ...]:
+    """Return the seconds within which each of the PERCENTILES of the requests ended; () without requests.
+
+    `histogram` maps the upper edge of a bucket in microseconds to requests. The answer is the upper edge
+    of the bucket that the percentile falls into, so it never flatters.
+    """
+    edges = np.array([_edge(name) for name in histogram])
+    counts = np.array(list(histogram.values()), dtype=np.int64)
+    if not len(edges) or counts.sum() <= 0:
+        return ()
+    order = np.argsort(edges)
+    total = np.cumsum(counts[order])
+    places = np.searchsorted(total, np.ceil(total[-1] * np.array(PERCENTILES) / 100 - 1e-9))
+    return tuple((edges[order][np.minimum(places, len(edges) - 1)] * 1e-6).tolist())
+
+
+def _edge(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        return math.inf  # a bucket without an upper edge, whatever it is called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -364,79 +364,5 @@ def mean_steps(result: RunResult) -> dict[int, tuple[float, ...]]:
     }
 
 
-PERCENTILES = {50.0: "#4f83cc", 90.0: "#0f8a6d", 99.0: "#e07b39", 99.9: "#a23b72", 100.0: ""}
-"""Percentile of read latency -> its colour; the maximum is not drawn."""
-
-
-def latency(result: RunResult) -> fig.Figure | None:
-    """Draw percentiles of the latency of read requests against the process count."""
-    found = [(point.ranks, seconds) for point, seconds in with_latency(result) if point.ranks > 0]
-    series = [
-        fig.Series(
-            name=f"p{percentile:g}",
-            dots=tuple(
-                fig.Dot(ranks, seconds[place]) for ranks, seconds in found if 0 < seconds[place] < math.inf
-            ),
-            colour=colour,
-            area=34,
-        )
-        for place, (percentile, colour) in enumerate(PERCENTILES.items())
-        if percentile < 100
-    ]
-    values = [dot.y for one in series for dot in one.dots]
-    if not values:
-        return None
-    return fig.against_processes(
-        (
-            "latency",
-            "Latency of read requests",
-            "One read request, as the loader sends it. Percentiles are upper edges of histogram buckets; "
-            "the maximum in the table is the longest request itself.",
-        ),
-        series,
-        fig.log_axis(min(values) / 1.6, max(values) * 1.6, show_seconds),
-        qualified=marks_line(result),
-    )
-
-
-def with_latency(result: RunResult) -> list[tuple[Point, tuple[float, ...]]]:
-    """Return the points with a histogram of read latency, by rank count, and their percentiles in seconds."""
-    ordered = sorted(result.points, key=lambda point: point.ranks)
-    found = [(point, _with_maximum(point)) for point in ordered]
-    return [(point, seconds) for point, seconds in found if seconds]
-
-
-def _with_maximum(point: Point) -> tuple[float, ...]:
-    """Return the percentiles; the last one is the longest request itself where that was measured."""
-    seconds = percentiles(point.read_latency)
-    longest = point.read_latency_max
-    if not seconds or longest is None:
-        return seconds
-    return (*(min(edge, longest) for edge in seconds[:-1]), longest)
-
-
-def percentiles(histogram: Mapping[str, int]) -> tuple[float, ...]:
-    """Return the seconds within which each of the PERCENTILES of the requests ended; () without requests.
-
-    `histogram` maps the upper edge of a bucket in microseconds to requests. The answer is the upper edge
-    of the bucket that the percentile falls into, so it never flatters.
-    """
-    edges = np.array([_edge(name) for name in histogram])
-    counts = np.array(list(histogram.values()), dtype=np.int64)
-    if not len(edges) or counts.sum() <= 0:
-        return ()
-    order = np.argsort(edges)
-    total = np.cumsum(counts[order])
-    places = np.searchsorted(total, np.ceil(total[-1] * np.array(list(PERCENTILES)) / 100 - 1e-9))
-    return tuple((edges[order][np.minimum(places, len(edges) - 1)] * 1e-6).tolist())
-
-
-def _edge(name: str) -> float:
-    try:
-        return float(name)
-    except ValueError:
-        return math.inf  # a bucket without an upper edge, whatever it is called
-
-
-FIGURES = (throughput, utilisation, step_time, over_time, latency)
+FIGURES = (throughput, utilisation, step_time, over_time)
 """Figures in the order of a page."""

@@ -18,8 +18,8 @@ from emulator.analysis.point import PARTS, mean_step
 from emulator.errors import MissingError
 from emulator.record.steps import STEP
 from emulator.report.drawing import DARK, WIDE, chart, draw_result, extra, svg
-from emulator.report.training import figures
-from emulator.report.training_figures import FIGURES, throughput, with_latency
+from emulator.report.training import figures, latencies
+from emulator.report.training_figures import FIGURES, throughput
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -147,7 +147,7 @@ def test_time_at_a_barrier_is_what_the_last_rank_did() -> None:
 def test_the_longest_request_is_the_measured_one() -> None:
     made = plain_sweep()
     at = replace(made.points[0], read_latency_max=0.0313)
-    longest = with_latency(replace(made, points=(at,)))[0][1]
+    longest = latencies(at)
     assert longest[-1] == 0.0313 and max(longest[:-1]) <= 0.0313
 
 

@@ -17,8 +17,8 @@ from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
 from emulator.report.figure import KNEE, Line, through
 from emulator.report.table import number
-from emulator.report.training import answer, cards, host_rows, points_table
-from emulator.report.training_figures import LIMITS, PARTS, mean_steps, measured, percentiles, throughput
+from emulator.report.training import answer, cards, host_rows, percentiles, points_table
+from emulator.report.training_figures import LIMITS, PARTS, mean_steps, measured, throughput
 from emulator.report.view import limits, marks, marks_line, notes
 
 
