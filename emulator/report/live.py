@@ -150,21 +150,19 @@ def _chart(now: Now, columns: int) -> list[Text]:
     values = {row: show_rate(top * (CHART_ROWS - row - 0.5) / CHART_ROWS) for row in range(0, CHART_ROWS, 4)}
     label = max(map(len, values.values()))
     width = columns - label - 3
-    grid = [[" "] * width for _ in range(CHART_ROWS)]
-    style = [[""] * width for _ in range(CHART_ROWS)]
+    grid = [[(" ", "")] * width for _ in range(CHART_ROWS)]  # a mark and its style
 
     def put(x: float, y: float, mark: str, how: str) -> None:
         column = min(width - 1, max(0, round(x / most * (width - 2))))
         row = CHART_ROWS - 1 - int(y / top * CHART_ROWS)
         if 0 <= row < CHART_ROWS:
-            grid[row][column], style[row][column] = mark, how
+            grid[row][column] = mark, how
 
     if now.knee is not None:
         low, middle, high = (round(min(end, most) / most * (width - 2)) for end in now.knee)
-        for row in range(CHART_ROWS):
-            for column in range(low, high + 1):
-                grid[row][column], style[row][column] = "░", "yellow dim"
-            grid[row][middle], style[row][middle] = "│", "yellow"
+        for cells in grid:
+            cells[low : high + 1] = [("░", "yellow dim")] * (high + 1 - low)
+            cells[middle] = "│", "yellow"
     slopes = [ideal / ranks for ranks, _, ideal in now.curve if math.isfinite(ideal) and ideal > 0]
     if slopes:
         for column in range(width - 1):
@@ -173,9 +171,9 @@ def _chart(now: Now, columns: int) -> list[Text]:
     for ranks, rate, _ in now.curve:
         put(ranks, rate, "●", "bold blue")
     lines = []
-    for row in range(CHART_ROWS):
+    for row, cells in enumerate(grid):
         line = Text(f"{values.get(row, ''):>{label}} {'┤' if row in values else '│'}", PLAIN)
-        for mark, how in zip(grid[row], style[row], strict=True):
+        for mark, how in cells:
             line.append(mark, how or None)
         lines.append(line)
     lines.append(Text(" " * label + " └" + "─" * width, PLAIN))

@@ -38,16 +38,8 @@ def percent(share: float | None) -> str:
 
 
 two_digits, three_digits = partial(number, digits=2), partial(number, digits=3)
-
-
-def one_place(value: float) -> str:
-    """`value` with one decimal place, for percentages."""
-    return f"{value:.1f}"
-
-
-def three_places(value: float) -> str:
-    """`value` with three decimal places, for ratios near 1."""
-    return f"{value:.3f}"
+one_place, three_places = "{:.1f}".format, "{:.3f}".format
+"""Show decimal places of percentages, and of ratios near 1."""
 
 
 @dataclass(frozen=True, slots=True)

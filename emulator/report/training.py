@@ -317,7 +317,7 @@ def _edge(name: str) -> float:
         return math.inf  # a bucket without an upper edge, whatever it is called
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Card:
     """One figure beside the answer, with its name and what it means."""
 
@@ -332,27 +332,23 @@ def cards(result: RunResult) -> list[Card]:
     if not points:
         return []
     found: list[Card] = []
-
-    def add(name: str, value: str, detail: str) -> None:
-        found.append(Card(name=name, value=value, detail=detail))
-
     demand, its, last = mean_demand(points), job_samples(result), points[-1]
     whose = "" if its == 1 else "job's "
     if knee is not None and knee.n_au is not None:
         ends = " to ".join(number(end, 3) for end in knee.interval or ())
         detail = f"95 % interval {ends}" if ends else "no interval"
-        add(f"Knee, {threshold_of(result) * 100:g} % of ideal", number(knee.n_au, 3), detail)
+        name = f"Knee, {threshold_of(result) * 100:g} % of ideal"
+        found.append(Card(name, number(knee.n_au, 3), detail))
     if knee is not None and knee.n_saturation is not None and demand is not None:
         detail = f"what {number(knee.n_saturation, 3)} processes ask for"
-        add("Saturates at", show_rate(knee.n_saturation * demand), detail)
+        found.append(Card("Saturates at", show_rate(knee.n_saturation * demand), detail))
     if demand is not None:
         batch = result.workload.get("loader", {}).get("batch_size")
         seconds = result.workload.get("accelerator", {}).get("step_seconds")
         known = batch is not None and seconds is not None
         samples = "1 sample" if batch and batch * its == 1 else f"{(batch or 0) * its:g} {whose}samples"
         detail = f"{samples} every {show_seconds(float(seconds))}" if known else ""
-        add("One process asks for", show_rate(demand), detail)
+        found.append(Card("One process asks for", show_rate(demand), detail))
     name = "1 process gets" if last.ranks == 1 else f"{last.ranks:,} processes get"
     detail = f"AU {percent(last.au)}\N{NO-BREAK SPACE}%" if computes(last) else ""
-    add(name, show_rate(last.bytes_per_second), detail)
-    return found
+    return [*found, Card(name, show_rate(last.bytes_per_second), detail)]
