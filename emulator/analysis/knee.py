@@ -59,7 +59,7 @@ def saturated(ranks: Sequence[float], efficiency: Sequence[float], deviation: fl
     return bool(((grown > max(0.05, 4 * deviation)) & (risen < grown / 4)).any())
 
 
-def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "This storage") -> Knee:
+def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     """The knee of a sweep, with a sentence for people. Repeats of a count are several points, in their order.
 
     N_AU and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
@@ -77,7 +77,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
     if not used:
         at_least = max((point.ranks for point in behind if _share(point) >= threshold), default=None)
         found = replace(NO_KNEE, kind="at-least", fed=at_least)
-        return replace(found, sentence=_sentence(found, points, threshold, subject))
+        return replace(found, sentence=_sentence(found, points, threshold))
     runs = [observe(point) for point in used]
     ranks = [run.ranks for run in runs]
     now = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
@@ -94,7 +94,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
         starved=starved,
         sentence="",
     )
-    return replace(found, sentence=_sentence(found, points, threshold, subject))
+    return replace(found, sentence=_sentence(found, points, threshold))
 
 
 def asked(points: Sequence[Point]) -> float:
@@ -158,18 +158,17 @@ def _kind(
     return kind, fed, starved
 
 
-def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: str) -> str:
-    """The sentence of `knee` about `subject`, with the `points` that were flagged or left out."""
+def _sentence(knee: Knee, points: Sequence[Point], threshold: float) -> str:
+    """The sentence of `knee`, with the `points` that were flagged or left out."""
     used = usable(points)
     fed, starved = knee.fed, knee.starved
-    inner = subject[0].lower() + subject[1:]
     least, most = (pick((point.ranks for point in used), default=0) for pick in (min, max))
     if knee.kind == "at-least":
-        text = _at_least(knee, points, threshold, inner)
+        text = _at_least(knee, points, threshold)
     elif knee.kind == "beyond":
-        text = f"No knee up to {most} processes: {inner} still delivers {_delivered(used, most)}"
+        text = f"No knee up to {most} processes: this storage still delivers {_delivered(used, most)}"
     elif knee.kind == "below":
-        text = f"{subject} does not feed {_accelerators(least, threshold)}: {_delivered(used, least)}"
+        text = f"This storage does not feed {_accelerators(least, threshold)}: {_delivered(used, least)}"
     elif knee.kind == "not-identifiable":
         text = f"The knee is not identifiable: {_between(fed, starved)} at {100 * threshold:.3g} % of their"
         text += " demand, since runs contradict each other or are too few"
@@ -178,7 +177,7 @@ def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: st
         whole = whole_accelerators(knee.n_au)
         low, high = (_count(end) for end in knee.interval)
         interval = f"knee at {_count(knee.n_au)}, 95 % interval {low} to {high}"
-        text = f"{subject} feeds {_accelerators(whole, threshold)} ({interval})"
+        text = f"This storage feeds {_accelerators(whole, threshold)} ({interval})"
     if knee.n_saturation is not None:
         text += f"; throughput saturates at {show_rate(knee.n_saturation * asked(used))}"
     raised = [point for point in used if point.flags]
@@ -195,7 +194,7 @@ def whole_accelerators(count: float) -> int:
     return math.floor(1.005 * count)
 
 
-def _at_least(knee: Knee, points: Sequence[Point], threshold: float, inner: str) -> str:
+def _at_least(knee: Knee, points: Sequence[Point], threshold: float) -> str:
     """The sentence where the client was the limit."""
     fed = knee.fed or 0
     starving = [p for p in points if held(p) and _share(p) < threshold and p.ranks > fed]
@@ -203,9 +202,9 @@ def _at_least(knee: Knee, points: Sequence[Point], threshold: float, inner: str)
     bounds = [point.bound for point in sorted(starving, key=lambda point: -point.ranks) if point.bound]
     why = " and ".join(dict.fromkeys(LIMIT_NAMES[bound.kind] for bound in bounds))
     helps = bounds[0].help or HELPS[bounds[0].kind] if bounds else "use more hosts"
-    limit = f"at {where} processes the limit was {why}, not what {inner} can deliver: {helps}"
+    limit = f"at {where} processes the limit was {why}, not what this storage can deliver: {helps}"
     if knee.fed is None:
-        return f"How many {inner} feeds is not known: {limit}"
+        return f"How many this storage feeds is not known: {limit}"
     return f"At least {_accelerators(knee.fed, threshold)}: {limit}"
 
 
