@@ -15,6 +15,8 @@ from functools import partial
 from numbers import Integral
 from typing import Literal, TypeVar
 
+from emulator.config.reader import to_plain
+
 NONE = "–"
 """Shown where there is no number."""
 T = TypeVar("T")
@@ -118,17 +120,8 @@ def heading(head: str, slash: str = "/") -> str:
 def as_plain(table: Table) -> dict[str, object]:
     """The table for programs: its caption, and a mapping of heads to figures for each row."""
     heads = [heading(column.head) for column in table.columns]
-    rows = [{head: _plain_cell(cell) for head, cell in zip(heads, row, strict=True)} for row in table.rows]
+    rows = [dict(zip(heads, map(to_plain, row), strict=True)) for row in table.rows]
     return {"caption": table.caption, "rows": rows}
-
-
-def _plain_cell(cell: Cell) -> Cell:
-    """A cell as JSON has it: numpy's whole numbers as ints, what is not finite as None."""
-    if cell is None or isinstance(cell, str):
-        return cell
-    if isinstance(cell, Integral):
-        return int(cell)
-    return float(cell) if math.isfinite(cell) else None
 
 
 def markdown(table: Table) -> str:
