@@ -133,13 +133,9 @@ class DatasetPlan:
             found |= {folder for folder in parents if folder.startswith(outermost)}
         return [*around, *_outer_first(found)]
 
-    def shapes(self, indices: Index) -> Index:
-        """Voxels per axis of the samples in the files `indices`: shape (n, 3)."""
-        return self.sizes.shapes(indices)
-
     def planned_bytes(self, indices: Index) -> Index:
         """Bytes of the files `indices`; an upper estimate for compressed formats."""
-        voxels = self.shapes(indices).prod(axis=1)
+        voxels = self.sizes.shapes(indices).prod(axis=1)
         planned = self.form.planned_bytes(voxels, self.recipe.samples_per_file)
         return np.broadcast_to(planned, voxels.shape)
 

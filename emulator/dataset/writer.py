@@ -318,7 +318,7 @@ class DatasetWriter:
         The parts get their names only when all are written and the journal knows them.
         """
         form, recipe = self.plan.form, self.plan.recipe
-        depth, height, width = self.plan.shapes(np.array([index]))[0].tolist()
+        depth, height, width = self.plan.sizes.shapes(np.array([index]))[0].tolist()
         shape = (recipe.samples_per_file, depth, height, width)
         sources = sources_of(recipe.payload, self.plan.seed, index, shape, volumes)
         with contextlib.ExitStack() as stack:
@@ -372,7 +372,7 @@ class DatasetWriter:
             raise DatasetError(f"{missing} files of {store} are not done", "run the same command again")
         for start in range(0, len(rows), 1 << 16):
             stop = min(start + (1 << 16), len(rows))
-            rows["shape"][start:stop] = plan.shapes(np.arange(start, stop))
+            rows["shape"][start:stop] = plan.sizes.shapes(np.arange(start, stop))
         chosen = evenly_spread(len(rows), _MEASURED_FILES)
         manifest = Manifest(
             format=recipe.format,

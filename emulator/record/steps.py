@@ -241,11 +241,6 @@ def parts_of(out: Path) -> list[Path]:
     return sorted(found, key=lambda file: (len(file.name), file.name))
 
 
-def part(out: Path, number: int) -> Path:
-    """The file of part `number`."""
-    return out / (f"steps-{number:05d}.parquet" if number else STEPS)
-
-
 def next_part(out: Path) -> int:
     """Number of the first part that is not there yet. Raises StorageError."""
     last = parts_of(out)[-1:]
@@ -283,7 +278,8 @@ def write_part(out: Path, number: int, spools: Collection[Path], points: int | N
                 yield np.frombuffer(opened[file].read(size * STEP.itemsize), STEP)
 
     if stretches:
-        write_rows(part(out, number), STEP, blocks())
+        name = f"steps-{number:05d}.parquet" if number else STEPS
+        write_rows(out / name, STEP, blocks())
 
 
 def step_blocks(out: Path, point: int | None = None) -> Iterator[Steps]:
