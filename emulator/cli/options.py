@@ -22,7 +22,7 @@ from emulator.files import require_writable
 from emulator.record.result import RunResult
 from emulator.registry import RULES
 from emulator.report.junit import write_junit
-from emulator.report.terminal import print_result
+from emulator.report.terminal import print_blocks, result_blocks
 from emulator.report.view import kind_of
 from emulator.text import masked
 
@@ -146,7 +146,7 @@ def show_result(result: RunResult, out: Path) -> None:
         live.answer(answer_of(result, out))
         if live.quiet():
             return
-    print_result(result)
+    print_blocks(result_blocks(result))
     page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
     typer.echo(f"\nresult: {out}   ({page})")
 

@@ -48,11 +48,6 @@ def result_blocks(result: RunResult) -> list[Text | Table]:
     return [*blocks, Text(f"\n{kind.answer(result)}", style)]
 
 
-def print_result(result: RunResult) -> None:
-    """Write a result to standard output: coloured on a terminal, plain text elsewhere."""
-    print_blocks(result_blocks(result))
-
-
 def print_blocks(blocks: Sequence[Text | Table]) -> None:
     """Write paragraphs and tables to standard output: coloured on a terminal, plain text elsewhere."""
     # Open MPI gives ranks a terminal of its own, wherever their output goes: believe isatty only alone.
