@@ -17,6 +17,7 @@ from emulator.errors import LaunchError
 from emulator.launch.mpirun import feedrate, find_launcher
 from emulator.record.machine import memory_bytes
 from emulator.registry import LOADERS
+from emulator.report.view import shape_of
 from emulator.run.job import TrainingJob
 from emulator.sweep.outlook import Pace, start_seconds
 from emulator.sweep.schedule import Schedule
@@ -100,10 +101,11 @@ def _plan_lines(
     if LOADERS.load(job.loader).tensors:
         memory += TORCH_BYTES - DIRECT_BYTES
         memory += WORKER_BYTES * workload.loader.workers
+    storage = job.storage
     lines = [
         f"workload:       {workload.name}: {workload.title}",
         f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",
-        f"storage:        {job.storage}",
+        f"storage:        {shape_of(asdict(storage)) if storage.emulated else f'as it is, {storage.cache}'}",
         f"loader:         {job.loader}; one rank asks {show_rate(workload.ideal_samples_per_second * mean)}",
         f"memory a rank:  about {show_bytes(memory)}",
         "",

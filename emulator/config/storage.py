@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from emulator.errors import SpecError
 from emulator.registry import STORES
-from emulator.units import parse_rate, parse_seconds, show_rate, show_seconds
+from emulator.units import parse_rate, parse_seconds
 
 Cache = Literal["cold", "warm"]
 
@@ -35,11 +35,6 @@ class StorageSpec:
     def emulated(self) -> bool:
         """True when a result shows the shape and not the storage."""
         return self.shaped_rate is not None
-
-    def __str__(self) -> str:
-        if self.shaped_rate is None:
-            return f"as it is, {self.cache}"
-        return f"shaped to {show_rate(self.shaped_rate)} a node, {show_seconds(self.shaped_latency)} latency"
 
 
 def parse_storage(text: str, cache: Cache = "cold") -> StorageSpec:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from emulator.config.recipe import Recipe
-from emulator.dataset.formats import format_of
+from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
 from emulator.dataset.names import TRAINING, VALIDATION, Names, Tree
 from emulator.dataset.sizes import Index, Sizes, sizes_of
@@ -62,7 +62,7 @@ class DatasetPlan:
     @cached_property
     def form(self) -> Format:
         """The format in which samples are written."""
-        return format_of(self.recipe)
+        return format_named(self.recipe.format).of(self.recipe)
 
     @cached_property
     def names(self) -> Names:

@@ -51,7 +51,7 @@ def title(result: RunResult) -> str:
     return str(result.workload.get("title") or result.workload.get("name") or "feedrate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A warning that applies to every number of a result."""
 
@@ -68,26 +68,25 @@ def marks(result: RunResult) -> tuple[Mark, ...]:
     found = []
     if result.status == "incomplete":
         reason = result.reason or "no reason was recorded"
-        found.append(Mark(label="incomplete", sentence=f"Incomplete: {reason}"))
+        found.append(Mark("incomplete", f"Incomplete: {reason}"))
     if result.storage.get("shaped_rate") is not None:
         shape = shape_of(result.storage)
         sentence = f"Emulated storage: {shape}. The figures show that shape, not a real storage."
-        found.append(Mark(label=f"emulated storage, {shape}", sentence=sentence))
+        found.append(Mark(f"emulated storage, {shape}", sentence))
     if result.storage.get("noise"):
         sentence = f"Beside noise: {result.storage['noise']} ran on every host at the same time."
-        found.append(Mark(label="beside noise", sentence=sentence))
+        found.append(Mark("beside noise", sentence))
     if result.kind == "simulated":
-        sentence = "Simulated: computed in virtual time; nothing was read."
-        found.append(Mark(label="simulated", sentence=sentence))
+        found.append(Mark("simulated", "Simulated: computed in virtual time; nothing was read."))
     short = {point.ranks for point in result.points for flag in point.flags if flag.name == "job-cpu"}
     if short:
         sentence = (
             f"At {rank_counts(short)} the recorded job itself would be short of CPU on these hosts: what is "
             "shown there is the storage as a faster client sees it, and the job gets at most that."
         )
-        found.append(Mark(label="faster than the job's CPU", sentence=sentence))
+        found.append(Mark("faster than the job's CPU", sentence))
     if result.kind == "imported" or "imported" in result.environment:
-        found.append(Mark(label="imported", sentence="Imported: measured by another tool.", serious=False))
+        found.append(Mark("imported", "Imported: measured by another tool.", serious=False))
     return tuple(found)
 
 

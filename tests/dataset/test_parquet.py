@@ -12,7 +12,7 @@ from contracts.format_contract import FormatContract, Sample, make_sample, parts
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
-from emulator.dataset.formats import format_named, format_of
+from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Extent
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError, SpecError
@@ -40,7 +40,7 @@ class TestParquet(FormatContract):
 
 def file_of(recipe_name: str, settings: list[str], samples: int) -> tuple[bytes, object]:
     recipe = load_recipe(recipe_name, [*settings, f"samples_per_file={samples}"])
-    form = format_of(recipe)
+    form = format_named(recipe.format).of(recipe)
     ((data,), _) = written(form, (samples, 1, 1, 1), random_sources("incompressible", 1, 2))
     assert len(data) <= form.planned_bytes(1, samples)
     return data, form

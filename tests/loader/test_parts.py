@@ -14,7 +14,7 @@ from contracts.loader_contract import SPEC, Files, whole_files
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats import format_named, format_of
+from emulator.dataset.formats import format_named
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
@@ -135,7 +135,7 @@ def test_columns_of_row_groups_are_read_once(tmp_path):
     names, sizes = [], []
     for number in range(4):
         sources = random_sources("incompressible", 0, number)
-        ((data,), _) = written(format_of(recipe), (EACH, 1, 1, 1), sources)
+        ((data,), _) = written(format_named(recipe.format).of(recipe), (EACH, 1, 1, 1), sources)
         names.append(f"rows{number}.parquet")
         (tmp_path / names[-1]).write_bytes(data)
         sizes.append((tmp_path / names[-1]).stat().st_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from emulator.config.recipe import Recipe
 from emulator.dataset.formats.base import Format
 from emulator.errors import DatasetError
 from emulator.registry import FORMATS
@@ -17,8 +16,3 @@ def format_named(name: str) -> Format:
         raise DatasetError(f"the format {name!r} is not known", f"known: {FORMATS}")
     form: Format = FORMATS.load(name)()
     return form
-
-
-def format_of(recipe: Recipe) -> Format:
-    """The format that files of `recipe` are written in. Raises DatasetError."""
-    return format_named(recipe.format).of(recipe)
