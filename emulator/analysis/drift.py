@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,29 +13,16 @@ WINDOWS = 20
 """Windows that the drift is judged on; their means are nearly independent even when steps are not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """A straight line through a series."""
+def drift(values: Sequence[float] | Floats) -> float:
+    """Return the change along a straight line through a series, from first to last, as a share of its mean.
 
-    relative: float
-    """Change from the first to the last observation along the line, as a share of the mean."""
-    t: float
-    """Slope over its standard error."""
-    freedom: int
-    """Degrees of freedom of t."""
-
-    def certain(self, level: float = 0.99) -> bool:
-        """True when the slope differs from zero at this two-sided level (Student t)."""
-        return abs(self.t) > student_t(level, self.freedom)
-
-
-def drift(values: Sequence[float] | Floats) -> Drift | None:
-    """Least-squares slope of the means of up to WINDOWS windows against time; None below 8 observations."""
+    0 where the slope may be zero by Student's t at the two-sided level of 99 %, and below 8 observations.
+    """
     # Windows instead of single steps, because neighbouring steps are correlated and would make any slope look
     # certain (method of batch means, Law 2015, chapter 9).
     series = np.asarray(values, dtype=np.float64)
     if len(series) < 8:
-        return None
+        return 0.0
     means = np.array([part.mean() for part in np.array_split(series, min(WINDOWS, len(series) // 2))])
     middle = float(means.mean())
     x = np.linspace(-0.5, 0.5, len(means))
@@ -44,10 +30,7 @@ def drift(values: Sequence[float] | Floats) -> Drift | None:
     freedom = len(means) - 2
     rest = means - middle - slope * x
     error = math.sqrt(float(rest @ rest) / freedom / float(x @ x))
-    relative = slope / middle if middle else 0.0
-    if error == 0.0:
-        return Drift(relative=relative, t=math.copysign(math.inf, slope) if slope else 0.0, freedom=freedom)
-    return Drift(relative=relative, t=slope / error, freedom=freedom)
+    return slope / middle if middle and abs(slope) > student_t(0.99, freedom) * error else 0.0
 
 
 def repeat_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:

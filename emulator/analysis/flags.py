@@ -256,10 +256,9 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
 
     Its mean then differs from where it was going by half of that.
     """
-    line = drift(throughput)
-    if line is None or not line.certain():
+    if not (change := drift(throughput)):
         return None
-    middle, half = float(np.mean(throughput)), line.relative / 2
+    middle, half = float(np.mean(throughput)), change / 2
     # A line runs past what was ever seen where throughput breaks down rather than drifts.
     begin, end = np.clip([middle * (1 - half), middle * (1 + half)], np.min(throughput), np.max(throughput))
     much = f" by {abs(end / begin - 1):.0%}" if begin > 0 else ""
