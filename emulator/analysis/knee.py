@@ -15,7 +15,7 @@ import numpy as np
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import held, left_out, usable
 from emulator.analysis.parts import Floats
-from emulator.analysis.search import CERTAIN, Belief, CountRun, KneeSearch, believe, observe
+from emulator.analysis.search import CERTAIN, Belief, KneeSearch, believe, observe
 from emulator.record.result import Knee, KneeKind, Point
 from emulator.units import counted, show_rate
 
@@ -38,12 +38,11 @@ NO_KNEE = Knee(
 )
 
 
-def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floats, Floats]:
-    """Distinct counts in rising order, the mean of `values` at each, and the number of runs of each."""
+def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floats]:
+    """Return distinct counts in rising order, and the mean of `values` at each."""
     count, index = np.unique(np.asarray(ranks, dtype=np.float64), return_inverse=True)
-    runs = np.bincount(index).astype(np.float64)
     total = np.bincount(index, weights=np.asarray(values, dtype=np.float64))
-    return count, total / runs, runs
+    return count, total / np.bincount(index)
 
 
 def saturated(ranks: Sequence[float], efficiency: Sequence[float], deviation: float) -> bool:
@@ -52,7 +51,7 @@ def saturated(ranks: Sequence[float], efficiency: Sequence[float], deviation: fl
     In logarithms, where N rises by more than four times the relative standard `deviation` of one
     run, so that variation from run to run does not hide a proportional rise.
     """
-    count, mean, _ = means(ranks, efficiency)
+    count, mean = means(ranks, efficiency)
     rate = np.log(np.maximum(count * mean, 1e-12))
     grown = np.log(count[None, :] / count[:, None])
     risen = rate[None, :] - rate[:, None]
@@ -83,12 +82,13 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     now = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
     kind, fed, starved = _kind(now, ranks, behind, threshold)
     known = kind == "knee"
+    count, mean = means(ranks, [run.efficiency for run in runs])
     flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.deviation)
     between = (float(fed), float(starved)) if kind == "not-identifiable" and fed and starved else None
     found = Knee(
         kind=kind,
         n_au=now.n_au[1] if known else None,
-        n_saturation=min(now.n_saturation[1], _most(runs)) if flat else None,
+        n_saturation=min(now.n_saturation[1], float((count * mean).max())) if flat else None,
         interval=(now.n_au[0], now.n_au[2]) if known else between,
         fed=fed,
         starved=starved,
@@ -106,12 +106,6 @@ def asked(points: Sequence[Point]) -> float:
 def _share(point: Point) -> float:
     """Throughput / ideal."""
     return point.samples_per_second / point.ideal_samples_per_second
-
-
-def _most(runs: Sequence[CountRun]) -> float:
-    """Largest mean throughput of a count, in units of one process's demand."""
-    count, mean, _ = means([run.ranks for run in runs], [run.efficiency for run in runs])
-    return float((count * mean).max())
 
 
 def _kind(

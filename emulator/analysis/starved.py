@@ -25,9 +25,6 @@ CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "steps", "barri
 _STORAGE, _LINK, _CORES, _QUOTA, _WORK, _LOADER, _STEPS, _BARRIER = range(len(CAUSES))
 
 
-_NOTHING = Stretch()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAccount:
     """The lost time of one rank by its own account, in seconds."""
@@ -37,7 +34,7 @@ class RankAccount:
     """While it waited until batches had been read. Only proportions matter; rescaled later."""
     process: Stretch
     """Threads that do not read, over the whole loop: they notice batches and hand them over."""
-    readers: Stretch = _NOTHING
+    readers: Stretch
     """Threads that read, here or in workers: a batch is handed over between two of their holds of the GIL."""
     stolen: float = 0.0
     """Share of the time on a core that a hypervisor took away (0 to 1): it looks like sleep."""

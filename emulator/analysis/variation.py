@@ -34,19 +34,14 @@ DRIFTS = 0.5
 """Prior probability that the machine drifts: the runs say whether it does."""
 
 
-def log_deviation_prior(deviation: Floats) -> Floats:
-    """Log prior probability of each relative standard deviation: lognormal about 1.5 %."""
-    # Published runs vary by 0.3 % (p90 1.2 %), shared machines by several times that. A smaller centre would
-    # stop searches on a few runs that agree by luck.
-    weight = -0.5 * (np.log(deviation / 0.015) / 1.2) ** 2
-    return np.asarray(weight - np.log(np.exp(weight).sum()))
-
-
-LOG_DEVIATION_PRIOR = log_deviation_prior(DEVIATIONS)
+# Published runs vary by 0.3 % (p90 1.2 %), shared machines by several times that. A smaller centre would stop
+# searches on a few runs that agree by luck.
+_WEIGHT = -0.5 * (np.log(DEVIATIONS / 0.015) / 1.2) ** 2
+LOG_DEVIATION_PRIOR = _WEIGHT - np.log(np.exp(_WEIGHT).sum())
+"""Log prior probability of each of DEVIATIONS: lognormal about 1.5 %."""
 DRIFTING = np.array([(s, d, k) for s in (0.005, 0.02) for d, k in ((0.03, 0.9), (0.06, 0.97))])
 """Grid for machines that drift: deviation of a run, standard deviation of the drift, and the correlation of
 that of two consecutive runs. Some go to and fro within ten runs, some only away."""
-LOG_DRIFTING_PRIOR = np.full(len(DRIFTING), -math.log(len(DRIFTING)))
 
 
 def log_density(off: Floats, variance: Floats) -> Floats:
@@ -112,7 +107,7 @@ def likelihood(off: Singles, far: Singles) -> Likelihood:
         mean = kept * (mean + change * miss)
         left = variance * (1 - change) + (1 - believed) * change * gain * squares
         variance = kept**2 * left + (1 - kept**2) * drift
-    moving += LOG_DRIFTING_PRIOR[:, None] + math.log(DRIFTS)
+    moving += math.log(DRIFTS) - math.log(len(DRIFTING))
     ahead[len(DEVIATIONS) :], loose[len(DEVIATIONS) :] = mean, variance
     deviations = np.concatenate([np.column_stack([DEVIATIONS, np.zeros_like(DEVIATIONS)]), DRIFTING[:, :2]])
     return Likelihood(log=log, ahead=ahead, loose=loose, deviations=deviations)

@@ -103,11 +103,6 @@ class Holding:
     begun: Begun | None = None
 
     @property
-    def adopted(self) -> bool:
-        """True when feedrate did not make the files."""
-        return self.dataset is not None and self.dataset.manifest.plan is None
-
-    @property
     def plans(self) -> list[DatasetPlan]:
         """Plans whose files are ours: of the dataset, and of the one that is being made."""
         found = (self.dataset and self.dataset.manifest.plan, self.begun and self.begun.plan)
@@ -200,7 +195,7 @@ class Removable:
 def removable(holding: Holding) -> Removable:
     """Find the samples at the place. Raises DatasetError if one has not the recorded size, StorageError."""
     store = holding.store
-    if holding.adopted:
+    if holding.dataset is not None and holding.dataset.manifest.plan is None:
         raise DatasetError(
             f"the files in {store} were adopted: feedrate did not make them and never removes them",
             "choose a new folder",

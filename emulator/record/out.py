@@ -175,7 +175,9 @@ def check_out(
     """
     with storage_errors(f"cannot look into the folder {path}"):
         holder = in_use(path / LOCK) if path.is_dir() and not held else ""
-        left = {LOCK, *(file.name for file in _left_by(path, _left_lock(path)))}
+        lock = path / LOCK  # of a process alive or dead
+        before = Owner.read(lock.read_bytes()) if _is_file(lock) else None
+        left = {LOCK, *(file.name for file in _left_by(path, before))}
         used = path.exists() and any(entry.name not in left for entry in path.iterdir())
     if holder:
         raise SpecError(f"{path} is in use: {holder}", "choose another --out")
@@ -230,12 +232,6 @@ def _tidy(path: Path, before: Owner | None) -> None:
     with storage_errors(f"cannot write to {path}"):
         for file in _left_by(path, before):
             file.unlink(missing_ok=True)
-
-
-def _left_lock(path: Path) -> Owner | None:
-    """Return the owner of the lock in OUT, alive or dead. Raises OSError."""
-    lock = path / LOCK
-    return Owner.read(lock.read_bytes()) if _is_file(lock) else None
 
 
 def _left_by(path: Path, before: Owner | None) -> list[Path]:

@@ -17,7 +17,7 @@ from emulator.analysis.point import show_au
 from emulator.analysis.posterior import posterior
 from emulator.analysis.search import observe
 from emulator.record.host import HostRows
-from emulator.record.result import BoundKind, Point, RunResult
+from emulator.record.result import Point, RunResult
 from emulator.report import figure as fig
 from emulator.report.table import number, percent
 from emulator.report.view import marks_line
@@ -128,16 +128,13 @@ def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Fi
         legend=legend,
         qualified=marks_line(result),
     )
-    kinds = {point.bound.kind: None for point in points if point.bound}
-    if not kinds:
+    dots = []
+    for kind in dict.fromkeys(point.bound.kind for point in points if point.bound):
+        fed = "fed: " if kind == "compute" else ""
+        dots.append(fig.Key(f"{fed}limited by {LIMIT_NAMES[kind]}", LIMITS[kind], "dot"))
+    if not dots:
         return figure
-    dots = (fig.Key(_limit_key(kind), LIMITS.get(kind, fig.SOFT), "dot") for kind in kinds)
     return replace(figure, legend=(*dots, *(key for key in figure.legend if key.kind != "dot")))
-
-
-def _limit_key(kind: BoundKind) -> str:
-    """Return the name of a limit for the legend. Compute is the limit of accelerators that are fed."""
-    return "fed: limited by compute" if kind == "compute" else f"limited by {LIMIT_NAMES[kind]}"
 
 
 def knee_line(result: RunResult) -> tuple[fig.VerticalLine, ...]:

@@ -88,6 +88,7 @@ def test_a_point_in_parts_is_the_point_of_all_rows(seed, ranks, steps, epoch, sy
             host="ab"[rank % 2],
             reading=Stretch(*np.random.default_rng([seed, rank]).uniform(0, 1, 5)),
             process=Stretch(cores=0.1, work=0.1),
+            readers=Stretch(),
         )
         for rank in range(ranks)
     ]

@@ -12,7 +12,7 @@ from emulator.record.schedstat import Stretch
 from emulator.record.steps import STEP
 
 STORAGE, CORES, QUOTA, WORK = (Stretch(**{name: 1.0}) for name in ("storage", "cores", "quota", "work"))
-ASLEEP = Stretch(loader=1.0)
+NOTHING, ASLEEP = Stretch(), Stretch(loader=1.0)
 
 
 def log(waits, barriers=0.0, late=0.0, compute=1.0):
@@ -29,8 +29,8 @@ def log(waits, barriers=0.0, late=0.0, compute=1.0):
     return rows.reshape(-1)
 
 
-def account(reading, host="a", process=CORES, **more):
-    return RankAccount(host=host, reading=reading, process=process, **more)
+def account(reading, host="a", process=CORES, readers=NOTHING, **more):
+    return RankAccount(host=host, reading=reading, process=process, readers=readers, **more)
 
 
 def lost(rows, sync, ranks):
