@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -13,6 +13,7 @@ from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.evidence import usable
 from emulator.analysis.gate import threshold_of
 from emulator.analysis.knee import asked
+from emulator.analysis.parts import Floats
 from emulator.analysis.point import show_au
 from emulator.analysis.posterior import posterior
 from emulator.analysis.search import observe
@@ -238,26 +239,45 @@ def over_time(result: RunResult) -> fig.Figure | None:
         series = [series[place] for place in np.linspace(0, len(series) - 1, MOST_LINES).astype(int)]
     if not series:
         return None
-    most = max(max(course.bytes_per_second) for _, course in series)
-    marks: list[fig.Mark] = []
-    for place, (_, course) in enumerate(series):
+    lines = {}
+    for ranks, course in series:
         rates = np.array(course.bytes_per_second)
-        times = course.begin + (np.arange(len(rates)) + 0.5) / len(rates) * (course.end - course.begin)
-        points = tuple(zip(times.tolist(), rates.tolist(), strict=True))
-        marks.append(fig.Line(points=points, colour=fig.series_colour(place)))
+        spans = (np.arange(len(rates)) + 0.5) / len(rates)
+        lines[f"{ranks:,}"] = course.begin + spans * (course.end - course.begin), rates
+    words = (
+        "over-time",
+        "Throughput over time",
+        "Bytes per second of all processes together, a line a process count. A level line is a storage that "
+        "has settled; one that falls was read from a cache at first." + _of_some(result),
+    )
+    end = max(course.end for _, course in series)
+    x = fig.Axis(title="seconds since the point began", high=end * 1.04)
+    return _curves(words, lines, x, None, result)
+
+
+def _curves(
+    words: tuple[str, str, str],
+    lines: Mapping[str, tuple[Floats, Floats]],
+    x: fig.Axis,
+    y: fig.Axis | None,
+    result: RunResult,
+) -> fig.Figure:
+    """Draw values over time, a line a name: bytes/s unless there is a `y`.
+
+    `words` are the figure's name, its title and its caption.
+    """
+    name, title, caption = words
+    points = [tuple(zip(at.tolist(), values.tolist(), strict=True)) for at, values in lines.values()]
+    most = max(value for line in points for _, value in line)
+    colours = [fig.series_colour(number) for number in range(len(lines))]
     return fig.Figure(
-        name="over-time",
-        title="Throughput over time",
-        caption="Bytes per second of all processes together, a line a process count. A level line is a "
-        "storage that has settled; one that falls was read from a cache at first." + _of_some(result),
-        x=fig.Axis(
-            title="seconds since the point began", high=max(course.end for _, course in series) * 1.04
-        ),
-        y=fig.rate_axis(most * 1.15 or 1.0, show_rate),
-        marks=tuple(marks),
-        legend=tuple(
-            fig.Key(f"{ranks:,}", fig.series_colour(place)) for place, (ranks, _) in enumerate(series)
-        ),
+        name=name,
+        title=title,
+        caption=caption,
+        x=x,
+        y=y or fig.rate_axis(most * 1.15 or 1.0, show_rate),
+        marks=tuple(fig.Line(points=line, colour=each) for line, each in zip(points, colours, strict=True)),
+        legend=tuple(map(fig.Key, lines, colours)),
         qualified=marks_line(result),
     )
 
@@ -275,49 +295,21 @@ def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[fig.Figure, ...]
         return ()
     columns = {"received by network": "received", "read from device": "device_read"}
     rates = {
-        name: np.bincount(place, rows[column])
+        name: (seconds, np.bincount(place, rows[column]))
         for name, column in columns.items()
         if np.isfinite(rows[column]).all()
     }
     busiest = np.zeros(len(seconds))
     np.maximum.at(busiest, place, np.clip(np.nan_to_num(rows["busy"]), 0, 1) * 100)
-    most = max((float(rate.max()) for rate in rates.values()), default=0.0)
-    pictures = (
-        (
-            "hosts-rates",
-            "Network and device over time",
-            "Bytes per second of all hosts together, every process and file on them counted.",
-            rates,
-            fig.rate_axis(most * 1.15 or 1.0, show_rate),
-        ),
-        (
-            "hosts-cpu",
-            "CPU over time",
-            "Share of the cores' time that was not idle, on the host where it was largest.",
-            {"busiest host": busiest},
-            fig.Axis(high=106.0, suffix=" %"),
-        ),
-    )
-    return tuple(
-        fig.Figure(
-            name=name,
-            title=title,
-            caption=caption,
-            x=fig.Axis(title="seconds, runs one after the other", high=float(seconds[-1])),
-            y=y,
-            marks=tuple(
-                fig.Line(
-                    points=tuple(zip(seconds.tolist(), values.tolist(), strict=True)),
-                    colour=fig.series_colour(number),
-                )
-                for number, values in enumerate(lines.values())
-            ),
-            legend=tuple(fig.Key(line, fig.series_colour(number)) for number, line in enumerate(lines)),
-            qualified=marks_line(result),
-        )
-        for name, title, caption, lines, y in pictures
-        if lines
-    )
+    x = fig.Axis(title="seconds, runs one after the other", high=float(seconds[-1]))
+    share = "Share of the cores' time that was not idle, on the host where it was largest."
+    words, y = ("hosts-cpu", "CPU over time", share), fig.Axis(high=106.0, suffix=" %")
+    cpu = _curves(words, {"busiest host": (seconds, busiest)}, x, y, result)
+    if not rates:
+        return (cpu,)
+    sums = "Bytes per second of all hosts together, every process and file on them counted."
+    words = ("hosts-rates", "Network and device over time", sums)
+    return _curves(words, rates, x, None, result), cpu
 
 
 def _of_some(result: RunResult) -> str:
