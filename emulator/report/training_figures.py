@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -15,8 +14,7 @@ from emulator.analysis.gate import threshold_of
 from emulator.analysis.knee import asked
 from emulator.analysis.parts import Floats
 from emulator.analysis.point import show_au
-from emulator.analysis.posterior import posterior
-from emulator.analysis.search import observe
+from emulator.analysis.search import KneeSearch, believe, observe
 from emulator.record.host import HostRows
 from emulator.record.result import Point, RunResult
 from emulator.report import figure as fig
@@ -88,27 +86,25 @@ class StorageLimit:
     """`fio, sequential 1 MiB reads`."""
 
 
-def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Figure | None:
-    """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limits`."""
+def throughput(result: RunResult, limit: StorageLimit | None = None) -> fig.Figure | None:
+    """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limit`."""
     points, demand = by_ranks(result), mean_demand(by_ranks(result))
     if not points:
         return None
     first, last = points[0].ranks, points[-1].ranks
     log = last >= fig.LOG_FROM * first
     rates = [point.bytes_per_second for point in points]
-    top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) * (2.0 if log else 1.18) or 1.0
+    most = max(0.0, *rates, limit.bytes_per_second if limit else 0.0)
+    top = most * (2.0 if log else 1.18) or 1.0
     marks: list[fig.Mark] = [*knee_line(result)]
     legend: list[fig.Key] = []
     if demand is not None:
         ends = (float(first) if log else 0.0, min(last * 1.02, top / demand))
         marks.append(fig.Line(points=tuple((x, x * demand) for x in ends), colour=fig.IDEAL, dashed=True))
         legend.append(fig.Key("ideal", fig.IDEAL, "dash"))
-    for place, limit in enumerate(limits, start=1):
-        rate, alone = limit.bytes_per_second, len(limits) == 1
-        label = f"{limit.name}: {show_rate(rate)}"
-        colour = fig.SECOND if alone else fig.series_colour(place)
-        marks.append(fig.HorizontalLine(y=rate, colour=colour, label=label if alone else ""))
-        legend += [] if alone else [fig.Key(label, colour, "dash")]  # beside each other labels would overlap
+    if limit is not None:
+        label = f"{limit.name}: {show_rate(limit.bytes_per_second)}"
+        marks.append(fig.HorizontalLine(y=limit.bytes_per_second, colour=fig.SECOND, label=label))
     curve = ((ranks, *(ranks * level for level in levels)) for ranks, *levels in fitted(result))
     series = fig.Series(
         name="simulated" if result.kind == "simulated" else "measured",
@@ -165,39 +161,21 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     """
     points = by_ranks(result)
     demand = mean_demand(points)
-    used = [point for point in usable(result.points) if computes(point) and point.ranks > 0]
     if result.knee is None or result.knee.n_au is None or result.knee.interval is None or demand is None:
+        return []
+    runs = [observe(point) for point in usable(result.points) if computes(point) and point.ranks > 0]
+    search = KneeSearch(maximum=max(run.ranks for run in runs), threshold=threshold_of(result))
+    found = believe(runs, search).posterior
+    if not found.curved:
         return []
     first, last = points[0].ranks, points[-1].ranks
     space = np.geomspace if last >= fig.LOG_FROM * first else np.linspace
-    counts = tuple(space(first, last, 60).tolist())
-    band = _band(
-        tuple(point.ranks for point in used),
-        tuple(run.efficiency for run in map(observe, used)),
-        tuple(run.slack for run in map(observe, used)),
-        threshold_of(result),
-        counts,
-    )
+    counts = space(first, last, 60).tolist()
+    band = found.band(counts, (0.025, 0.5, 0.975)).T.tolist()
     return [
         (ranks, *(demand * min(1.0, level) for level in levels))
-        for ranks, levels in zip(counts, band, strict=bool(band))
+        for ranks, levels in zip(counts, band, strict=True)
     ]
-
-
-@lru_cache(maxsize=8)
-def _band(
-    ranks: tuple[int, ...],
-    efficiency: tuple[float, ...],
-    slack: tuple[float, ...],
-    threshold: float,
-    counts: tuple[float, ...],
-) -> tuple[tuple[float, float, float], ...]:
-    """Return quantiles of the fitted efficiency at each count. Cached: several figures draw the same."""
-    found = posterior(ranks, efficiency, threshold, max(ranks), slack)
-    if not found.curved:
-        return ()
-    band = found.band(counts, (0.025, 0.5, 0.975))
-    return tuple((float(low), float(middle), float(high)) for low, middle, high in band.T)
 
 
 def utilisation(result: RunResult) -> fig.Figure | None:
