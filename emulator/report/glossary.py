@@ -47,7 +47,6 @@ TERMS = {
     "accel.": "process",
     "AU %": "AU",
     "AU here %": "AU here",
-    "X/ X_ideal": "X/X_ideal",
     "X/X_ideal": "X/X_ideal",
     "bound by": "bound",
     "wait %": "wait",
@@ -60,10 +59,8 @@ TERMS = {
 
 def term_of(name: str) -> str:
     """The id of the term that explains `name` on a page; empty where there is none."""
-    plain = name.replace("\u200b", "").replace("\n", " ")
-    term = TERMS.get(plain, "")
-    if plain.startswith("Knee"):
-        term = "knee"
+    plain = name.replace("\u200b", "")
+    term = "knee" if plain.startswith("Knee") else TERMS.get(plain, "")
     return anchor(term) if term else ""
 
 
