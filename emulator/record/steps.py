@@ -13,7 +13,6 @@ row among appended ones would make all behind it unreadable. What was never writ
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from bisect import bisect_left
@@ -75,29 +74,12 @@ class StepLog:
     def __len__(self) -> int:
         return self._count
 
-    def add(
-        self,
-        *,
-        epoch: int,
-        step: int,
-        samples: int,
-        size: int,
-        begin: float,
-        wait: float,
-        compute: float,
-        overshoot: float,
-        barrier: float,
-        late: float,
-        requested: float = math.nan,
-        arrived: float = math.nan,
-        got: float = math.nan,
-        woke: float = math.nan,
-    ) -> None:
-        """Append one step; seconds and bytes as in STEP."""
+    def add(self, **columns: float) -> None:
+        """Append one step: all columns of STEP after `rank`, by name. Raises KeyError."""
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        seconds = (begin, wait, compute, overshoot, barrier, late, requested, arrived, got, woke)
-        self._rows[self._count] = (self._point, self._rank, epoch, step, samples, size, *seconds)
+        named = (columns[name] for name in (STEP.names or ())[2:])
+        self._rows[self._count] = (self._point, self._rank, *named)
         self._count += 1
 
     def rows(self, since: int = 0) -> Steps:

@@ -62,7 +62,7 @@ def train(
             epoch=epoch,
             step=step,
             samples=batch.samples,
-            size=batch.bytes,
+            bytes=batch.bytes,
             begin=free - start,
             wait=begin - free,
             compute=nominal,
