@@ -34,7 +34,7 @@ def drift(values: Sequence[float] | Floats) -> float:
 
 
 def repeat_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """mean +- t s / sqrt(n) of repeats of one measurement; None for fewer than two.
+    """Return mean +- t s / sqrt(n) of repeats of one measurement; None for fewer than two.
 
     t is the Student quantile of n - 1 degrees of freedom (Student 1908), s the sample standard deviation.
     """

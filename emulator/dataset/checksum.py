@@ -21,7 +21,7 @@ def crc32(data: bytes | bytearray | memoryview, value: int = 0) -> int:
 
 
 def _times(matrix: list[int], vector: int) -> int:
-    """matrix x vector over GF(2); row i of `matrix` is the image of bit i."""
+    """Multiply over GF(2); row i of `matrix` is the image of bit i."""
     total = 0
     for row in matrix:
         if vector & 1:

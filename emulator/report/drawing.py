@@ -168,7 +168,7 @@ def _render(kind: str) -> None:
 
 
 def _unchecked() -> AbstractContextManager[None]:
-    """Within it Altair does not check every part against its schema, which takes most of the time.
+    """Keep Altair from checking every part against its schema, which takes most of the time.
 
     The tests draw every figure with the checks on.
     """

@@ -197,7 +197,7 @@ def notes(result: RunResult) -> tuple[Note, ...]:
 
 
 def letter(number: int) -> str:
-    """a ... z, then a2, b2 ..."""
+    """Return the footnote letter of a number from 0 on: a ... z, then a2, b2 ..."""
     turn, place = divmod(number, 26)
     return chr(ord("a") + place) + (str(turn + 1) if turn else "")
 

@@ -117,7 +117,7 @@ _ALL_ONES = 0xFFFFFFFF
 
 
 def _local(data: memoryview, name: str) -> tuple[str, int, int, int]:
-    """(name, method, packed bytes or all ones, offset of the data) of the local header that begins `data`."""
+    """Return name, method, packed bytes or all ones, and offset of the data, from a member's local header."""
     if len(data) < _LOCAL.size or bytes(data[:4]) != b"PK\3\4":
         raise bad(name, "not an .npz file, or a broken member of one")
     entry = _LOCAL.unpack_from(data)
