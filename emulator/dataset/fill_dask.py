@@ -98,7 +98,7 @@ def fill_dask(
             "start one with: dask scheduler, and give its address like tcp://host:8786",
         ) from None
     with _unlogged(), client:  # a lost scheduler is reported below, in one line
-        if not client.scheduler_info()["workers"]:
+        if not client.nthreads():
             live.say(f"waiting for a worker of the Dask scheduler at {address}")
             try:
                 client.wait_for_workers(1, timeout=_WORKERS_SECONDS)
@@ -109,7 +109,7 @@ def fill_dask(
                 ) from None
         futures = [
             client.submit(_make, writer, options, part, number, pure=False)
-            for part, number in tasks(len(client.scheduler_info()["workers"]))
+            for part, number in tasks(len(client.nthreads()))
         ]
         try:
             client.gather(futures)
