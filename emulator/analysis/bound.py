@@ -263,7 +263,6 @@ def answers_at_once(facts: Facts) -> Bound | None:
     evidence = (
         f"a request took {show_seconds(mean)}, as long as one by itself, and the storage delivered "
         f"{point.bytes_per_second / (shape.rate * max(1, len(point.hosts))):.0%} of what it is shaped to",
-        "more requests at the same time would read faster: give the loader more workers or prefetch",
     )
     return Bound(kind="latency", evidence=evidence)
 
@@ -318,7 +317,7 @@ def starved_alone(facts: Facts) -> Bound | None:
     evidence = (
         f"a rank gets {point.x_ideal:.1%} of its demand among {point.ranks} "
         f"and {least.x_ideal:.1%} among {least.ranks}",
-        "nothing that ranks share limits it: give the loader more workers or prefetch",
+        "nothing that ranks share limits it",
     )
     return Bound(kind="latency", evidence=evidence)
 
