@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,8 +229,7 @@ def _picture(figures: Sequence[fig.Figure], heading: str, qualified: str) -> Cha
     """The figures in two columns under a heading, if any; a line that says so when there is no figure."""
     charts = [chart(figure, WIDE) for figure in figures]
     if not charts:
-        empty = extra("altair").Chart(_data([{}]))
-        text = empty.mark_text(text="Nothing was measured.", color=fig.SOFT, fontSize=16)
+        text = _rows({}).mark_text(text="Nothing was measured.", color=fig.SOFT, fontSize=16)
         charts = [_titled([text], [], "No points", qualified, WIDE)]
     title = {"text": heading, "fontSize": 18, "anchor": "start", "offset": 16}
     grid = extra("altair").concat(*charts, columns=2, spacing={"row": 34, "column": 40})
@@ -250,10 +249,6 @@ def _titled(layers: list[Chart], keys: Sequence[fig.Key], text: str, qualified: 
         title |= {"subtitle": textwrap.wrap(qualified, size.characters), "subtitleColor": fig.KNEE}
     chart = extra("altair").layer(*layers, *_legend(keys, size.width))
     return chart.properties(width=size.width, height=size.height, title=title)
-
-
-def _data(rows: Iterable[dict[str, Any]]) -> Any:
-    return extra("altair").Data(values=list(rows))
 
 
 def _scale(channel: Literal["x", "y"], axis: fig.Axis) -> Any:
@@ -328,8 +323,10 @@ def _placed(
                 break
 
 
-def _rows(*found: dict[str, Any]) -> Chart:
-    return extra("altair").Chart(_data(found))
+def _rows(*found: dict[str, Any], **how: Any) -> Chart:
+    """Return a chart of these rows."""
+    alt = extra("altair")
+    return alt.Chart(alt.Data(values=list(found)), **how)
 
 
 def _layers(
@@ -448,7 +445,7 @@ def _legend(keys: Sequence[fig.Key], width: float) -> Iterator[Chart]:
     for number, row in enumerate(rows):
         y = -12.0 - (len(rows) - 1 - number) * 19
         for key, x in row:
-            empty = alt.Chart(_data([{}]), encoding=alt.FacetedEncoding())  # Vega-Lite wants an encoding
+            empty = _rows({}, encoding=alt.FacetedEncoding())  # Vega-Lite wants an encoding
             dash = {"strokeDash": DASH} if key.kind == "dash" else {}
             yield empty.mark_point(
                 x=x + 9,
