@@ -15,7 +15,7 @@ from emulator.cli import options
 from emulator.config.catalog import names
 from emulator.config.recipe import Recipe, load_recipe
 from emulator.config.storage import parse_place
-from emulator.dataset.like import Likeness, look_at
+from emulator.dataset.like import recipe_like
 from emulator.dataset.names import TRAINING, Tree
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.errors import SpecError
@@ -110,11 +110,7 @@ class Wanted:
         """Return the recipe of files like those of `folder`, and their folders."""
         if self.recipe or self.form or self.seeds or self.settings:
             raise SpecError("--like takes its recipe from the folder", "leave out --recipe, --format, --set")
-        found = _likeness(folder, content=self.payload == "ratio=measured")
-        payload = self.payload or "incompressible"
-        if payload == "ratio=measured" and found.ratio is not None:
-            payload = "incompressible" if found.ratio < 1.02 else f"ratio={min(64.0, found.ratio):.2f}"
-        return found.recipe(payload), found.tree
+        return _likeness(folder, self.payload or "incompressible")
 
 
 def generate(
@@ -180,7 +176,7 @@ def generate(
         _say_done(filled)
 
 
-def _likeness(folder: Path, content: bool) -> Likeness:
+def _likeness(folder: Path, payload: str) -> tuple[Recipe, Tree | None]:
     """Describe `folder`; a line on the terminal counts its files. Raises DatasetError."""
 
     def counted(files: int, size: int) -> None:
@@ -188,13 +184,13 @@ def _likeness(folder: Path, content: bool) -> Likeness:
             print(f"\r\x1b[K{folder}: {files} files, {show_bytes(size)}", end="", file=sys.stderr, flush=True)
 
     try:
-        found = look_at(folder, content=content, progress=counted)
+        recipe, tree, empty = recipe_like(folder, payload, counted)
     finally:
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    if found.empty and world().rank == 0:
-        print(f"{folder}: {found.empty} empty files are left out", file=sys.stderr)
-    return found
+    if empty and world().rank == 0:
+        print(f"{folder}: {empty} empty files are left out", file=sys.stderr)
+    return recipe, tree
 
 
 def _say_plan(store: Store, plan: DatasetPlan) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from emulator.dataset.payload import measure_payload
 from emulator.errors import DatasetError, storage_errors
 from emulator.storage.folder import FolderStore
 
+T = TypeVar("T")
+MEASURED = "ratio=measured"
+"""The payload that compresses as the files do."""
 SAMPLED = 200_000
 """Files whose sizes are kept; of more files, a random sample."""
 LOOKED_AT = 48
@@ -34,47 +37,14 @@ MOST_FOLDERS = 4096
 _EVERY = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Likeness:
-    """Sizes, layout and compressibility of the files in a folder."""
+def recipe_like(
+    folder: Path, payload: str, progress: Callable[[int, int], None]
+) -> tuple[Recipe, Tree | None, int]:
+    """Return a recipe for files of bytes like those in `folder`, their folders, and how many are empty.
 
-    files: int
-    """Files that hold anything."""
-    bytes: int
-    empty: int
-    """Files without a byte, which no dataset of feedrate has."""
-    largest: tuple[int, ...]
-    """Bytes of the LARGEST largest files, in no order."""
-    quantiles: tuple[int, ...]
-    """Bytes of the others (of all, if there are no others): the smallest, evenly spaced ones, the largest."""
-    tree: Tree | None
-    """Its folders, or a random sample of MOST_FOLDERS; None: all files lie in the folder itself."""
-    ratio: float | None
-    """Factor by which zstd compresses the bytes that were read; None: none were."""
-
-    def recipe(self, payload: str = "incompressible") -> Recipe:
-        """Return a recipe for files of bytes like these. Raises SpecError."""
-        sizes, most = self.quantiles, max(self.largest)
-        one = sizes[0] == most
-        mean = max(1, round(self.bytes / self.files))
-        size = SizeSpec(
-            distribution="fixed" if one else "quantiles",
-            quantiles=() if one else sizes,
-            listed=() if one else self.largest,
-            listed_among=0 if one else self.files,
-            bytes_mean=sizes[0] if one else min(max(mean, sizes[0]), most),
-            bytes_max=max(2**32 - 2**20, most) if most < 2**32 else most,
-            shape="bytes",
-        )
-        title = f"like a folder of {self.files} files"
-        return Recipe(name="like", title=title, format="bytes", payload=payload, files=self.files, size=size)
-
-
-def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]) -> Likeness:
-    """Describe the files in `folder`; with `content`, also how far they compress.
-
-    `progress(files, bytes)` is called every 20,000 files. Links to folders are not followed. Raises
-    DatasetError, StorageError.
+    No dataset of feedrate has empty files: they are left out. The folders are None where all files lie in
+    `folder` itself. The payload MEASURED becomes that of a sample of the files. `progress(files, bytes)` is
+    called every 20,000 files. Links to folders are not followed. Raises DatasetError, StorageError.
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder}", "give the folder that the new one shall be like")
@@ -94,34 +64,54 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
             files, total = files + 1, total + size
             if (inside := name.rpartition("/")[0]) != before:
                 before, folders, current = inside, folders + 1, [min(name.count("/"), MOST_DEPTH), 0]
-                if len(held) < MOST_FOLDERS:
-                    held.append(current)
-                elif (place := draw.randrange(folders)) < MOST_FOLDERS:
-                    held[place] = current
+                _keep(held, MOST_FOLDERS, current, folders, draw)
             current[1] += 1
             smallest = min(smallest, size)
             (heapq.heappush if len(largest) < LARGEST else heapq.heappushpop)(largest, size)
-            if len(sizes) < SAMPLED:
-                sizes.append(size)
-            elif (place := draw.randrange(files)) < SAMPLED:
-                sizes[place] = size
-            if content and (place := draw.randrange(files)) < LOOKED_AT:
-                names[place : place + 1] = [name]
+            _keep(sizes, SAMPLED, size, files, draw)
+            if payload == MEASURED:
+                _keep(names, LOOKED_AT, name, files, draw)
             if files % _EVERY == 0:
                 progress(files, total)
     progress(files, total)
     if not files:
         raise DatasetError(f"{folder} holds no files with anything in them", "give the folder of the data")
-    measured = measure_payload(FolderStore(folder), names) if content else None
-    return Likeness(
-        files=files,
-        bytes=total,
-        empty=empty,
-        largest=spread([max(1, size) for size in largest]),
-        quantiles=_quantiles(np.sort(sizes), files, total, largest, smallest),
-        tree=_tree(held) if any(depth for depth, _ in held) else None,
-        ratio=None if measured is None else float(measured["zstd_ratio"]),
+    if payload == MEASURED:
+        ratio = measure_payload(FolderStore(folder), names)["zstd_ratio"]
+        payload = "incompressible" if ratio < 1.02 else f"ratio={min(64.0, ratio):.2f}"
+    quantiles = _quantiles(np.sort(sizes), files, total, largest, smallest)
+    recipe = _recipe(files, total, quantiles, spread([max(1, size) for size in largest]), payload)
+    return recipe, _tree(held) if any(depth for depth, _ in held) else None, empty
+
+
+def _keep(kept: list[T], most: int, one: T, number: int, draw: random.Random) -> None:
+    """Keep number `number` of what passes by, from 1 on, if it is drawn for a sample of at most `most`."""
+    if len(kept) < most:
+        kept.append(one)
+    elif (place := draw.randrange(number)) < most:
+        kept[place] = one
+
+
+def _recipe(
+    files: int, total: int, quantiles: tuple[int, ...], largest: tuple[int, ...], payload: str
+) -> Recipe:
+    """Return the recipe of `files` files of `total` bytes. Raises SpecError.
+
+    `largest` are the bytes of the LARGEST largest, `quantiles` those of the others, or of all if there are no
+    others.
+    """
+    one, most = quantiles[0] == max(largest), max(largest)
+    size = SizeSpec(
+        distribution="fixed" if one else "quantiles",
+        quantiles=() if one else quantiles,
+        listed=() if one else largest,
+        listed_among=0 if one else files,
+        bytes_mean=most if one else min(max(round(total / files), quantiles[0]), most),
+        bytes_max=max(2**32 - 2**20, most) if most < 2**32 else most,
+        shape="bytes",
     )
+    title = f"like a folder of {files} files"
+    return Recipe(name="like", title=title, format="bytes", payload=payload, files=files, size=size)
 
 
 def _tree(held: list[list[int]]) -> Tree:

@@ -46,8 +46,8 @@ def test_files_sizes_and_tree_are_like_the_folders_and_names_are_nobodys(tmp_pat
 
 
 def plan_like(folder) -> DatasetPlan:
-    found = like.look_at(folder, content=False, progress=lambda files, size: None)
-    return DatasetPlan(recipe=found.recipe(), seed=3, files=found.files, tree=found.tree)
+    recipe, tree, _ = like.recipe_like(folder, "incompressible", lambda files, size: None)
+    return DatasetPlan(recipe=recipe, seed=3, files=recipe.files, tree=tree)
 
 
 SMALL_AND_HUGE = {
@@ -100,20 +100,21 @@ def test_a_sample_of_sizes_stands_for_many_files(tmp_path, monkeypatch):
     monkeypatch.setattr(like, "SAMPLED", 100)
     make(tmp_path, range(1000, 2000))
     told = []
-    found = like.look_at(tmp_path, content=False, progress=lambda files, size: told.append(files))
-    assert (found.files, found.bytes, told[-1]) == (1000, sum(range(1000, 2000)), 1000)
-    assert (found.quantiles[0], found.quantiles[-1]) == (1000, 1999)
-    assert found.quantiles[128] == pytest.approx(1500, abs=150)
+    recipe, _, _ = like.recipe_like(tmp_path, "incompressible", lambda *done: told.append(done))
+    assert recipe.files == 1000 and told[-1] == (1000, sum(range(1000, 2000)))
+    quantiles = recipe.size.quantiles
+    assert (quantiles[0], quantiles[-1]) == (1000, 1999)
+    assert quantiles[128] == pytest.approx(1500, abs=150)
 
 
 def test_compression_is_measured_when_asked_for(tmp_path):
     (tmp_path / "zeros").write_bytes(bytes(500_000))
     (tmp_path / "random").write_bytes(os.urandom(500_000))
-    found = like.look_at(tmp_path, content=True, progress=lambda files, size: None)
-    assert found.ratio == pytest.approx(2, rel=0.05) and found.tree is None
+    recipe, tree, _ = like.recipe_like(tmp_path, like.MEASURED, lambda files, size: None)
+    assert float(recipe.payload.removeprefix("ratio=")) == pytest.approx(2, rel=0.05) and tree is None
     with pytest.raises(DatasetError, match="no files"):
         (tmp_path / "none").mkdir()
-        like.look_at(tmp_path / "none", content=False, progress=lambda files, size: None)
+        plan_like(tmp_path / "none")
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
