@@ -44,7 +44,8 @@ def recipe_like(
 
     No dataset of feedrate has empty files: they are left out. The folders are None where all files lie in
     `folder` itself. The payload MEASURED becomes that of a sample of the files. `progress(files, bytes)` is
-    called every 20,000 files. Links to folders are not followed. Raises DatasetError, StorageError.
+    called every 20,000 files. Links to folders are not followed. Raises SpecError where files are too large,
+    DatasetError, StorageError.
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder}", "give the folder that the new one shall be like")
