@@ -310,7 +310,7 @@ def searched(truth: Curve, variation: Variation, search: KneeSearch) -> Trial:
     runs: list[CountRun] = []
     while True:
         now = believe(runs, search)
-        wish = next_count(runs, search, now)
+        wish = next_count(runs, search)
         if isinstance(wish, str):
             return Trial(truth, now, wish, tuple(runs))
         runs.append(CountRun(ranks=wish, efficiency=truth.at(wish) * math.exp(next(variation))))

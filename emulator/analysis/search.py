@@ -121,8 +121,8 @@ def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
     )
 
 
-def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | None = None) -> int | str:
-    """The count to run next, or why to stop. Pure and deterministic; `now` saves computing the belief again.
+def next_count(history: Sequence[CountRun], search: KneeSearch) -> int | str:
+    """The count to run next, or why to stop. Pure and deterministic.
 
     Next is the count N with the largest expected fall of the variance of k = ln N_AU per cost:
 
@@ -131,7 +131,7 @@ def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | No
     with m_N = ln efficiency at N over the posterior: the exact fall for a linear Gaussian model (Bayesian
     D-optimal design, Chaloner and Verdinelli 1995). Repeats of a count are proposed like any other count.
     """
-    now = now or believe(history, search)
+    now = believe(history, search)
     if stop := _stop(history, search, now):
         return stop
     if now.beyond >= CERTAIN:  # so far by extrapolation: run it

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.evidence import usable
 from emulator.analysis.gate import threshold_of
 from emulator.analysis.knee import asked
-from emulator.analysis.parts import Floats
 from emulator.analysis.point import show_au
 from emulator.analysis.search import KneeSearch, believe, observe
 from emulator.record.host import HostRows
@@ -86,25 +87,27 @@ class StorageLimit:
     """`fio, sequential 1 MiB reads`."""
 
 
-def throughput(result: RunResult, limit: StorageLimit | None = None) -> fig.Figure | None:
-    """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limit`."""
+def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Figure | None:
+    """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limits`."""
     points, demand = by_ranks(result), mean_demand(by_ranks(result))
     if not points:
         return None
     first, last = points[0].ranks, points[-1].ranks
     log = last >= fig.LOG_FROM * first
     rates = [point.bytes_per_second for point in points]
-    most = max(0.0, *rates, limit.bytes_per_second if limit else 0.0)
-    top = most * (2.0 if log else 1.18) or 1.0
+    top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) * (2.0 if log else 1.18) or 1.0
     marks: list[fig.Mark] = [*knee_line(result)]
     legend: list[fig.Key] = []
     if demand is not None:
         ends = (float(first) if log else 0.0, min(last * 1.02, top / demand))
         marks.append(fig.Line(points=tuple((x, x * demand) for x in ends), colour=fig.IDEAL, dashed=True))
         legend.append(fig.Key("ideal", fig.IDEAL, "dash"))
-    if limit is not None:
-        label = f"{limit.name}: {show_rate(limit.bytes_per_second)}"
-        marks.append(fig.HorizontalLine(y=limit.bytes_per_second, colour=fig.SECOND, label=label))
+    for place, limit in enumerate(limits, start=1):
+        rate, alone = limit.bytes_per_second, len(limits) == 1
+        label = f"{limit.name}: {show_rate(rate)}"
+        colour = fig.SECOND if alone else fig.series_colour(place)
+        marks.append(fig.HorizontalLine(y=rate, colour=colour, label=label if alone else ""))
+        legend += [] if alone else [fig.Key(label, colour, "dash")]  # beside each other labels would overlap
     curve = ((ranks, *(ranks * level for level in levels)) for ranks, *levels in fitted(result))
     series = fig.Series(
         name="simulated" if result.kind == "simulated" else "measured",
@@ -235,7 +238,7 @@ def over_time(result: RunResult) -> fig.Figure | None:
 
 def _curves(
     words: tuple[str, str, str],
-    lines: Mapping[str, tuple[Floats, Floats]],
+    lines: Mapping[str, tuple[NDArray[Any], NDArray[Any]]],
     x: fig.Axis,
     y: fig.Axis | None,
     result: RunResult,

@@ -248,7 +248,7 @@ def page(
     first = None
     if len({point.ranks for point in result.points}) > 1:
         most = max(point.bytes_per_second for point in result.points)
-        near = limit if limit and limit.bytes_per_second <= 3 * most else None  # else it hides the curve
+        near = [limit] if limit and limit.bytes_per_second <= 3 * most else []  # else it hides the curve
         pictures[0] = first = throughput(result, near) or pictures[0]
     drawn = plotted(pictures, first)
     return render(
