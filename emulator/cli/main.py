@@ -28,6 +28,11 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Context settings of every command."""
 
 
+def _check_timeout() -> float:
+    """Check what `cli.entry` read before any option was parsed, and took the default for if it was wrong."""
+    return storage_timeout(sys.argv[1:])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfEveryVerb:
     """The options that every verb has."""
@@ -53,7 +58,7 @@ class OfEveryVerb:
         typer.Option(
             OPTION,
             metavar="TIME",
-            callback=lambda: storage_timeout(sys.argv[1:]),  # cli.entry took the default for a wrong one
+            callback=_check_timeout,
             help="Give up when a call into the storage has not returned for this long.",
         ),
     ] = show_seconds(DEFAULT_TIMEOUT)
