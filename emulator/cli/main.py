@@ -134,16 +134,22 @@ class VerbCommand(TyperCommand):
         return ["[OPTIONS]", *(name if each.required else f"[{name}]" for name, each in names)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        known = [(each, record) for each in self.get_params(ctx) if (record := each.get_help_record(ctx))]
-        for kind in ("argument", "option"):
-            rows = [
-                (_name(each) if kind == "argument" else record[0], record[1])
-                for each, record in known
-                if each.param_type_name == kind
-            ]
+        for title, rows in parameters(self, ctx).items():
             if rows:
-                with formatter.section(f"{kind.capitalize()}s"):
+                with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def parameters(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """Return how each argument and option of a verb is written, and what it means."""
+    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record and parameter.param_type_name == "argument":
+            found["Arguments"].append((_name(parameter), record[1]))
+        elif record:
+            found["Options"].append(record)
+    return found
 
 
 def _name(argument: Any) -> str:
