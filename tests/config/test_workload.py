@@ -73,7 +73,7 @@ def test_published_numbers(name, batch_size, step_seconds, megabytes_per_second)
         ("access.pattern=zigzag", "must be one of 'random', 'sequential'"),
         ("accelerator.step_seconds=nan", "must be at least 0"),
         ("accelerator.step_seconds=quick", "is not a duration"),
-        ("training.sync=never", "must be one of 'step', 'none'"),
+        ("training.sync=never", "must be one of 'step', 'epoch', 'none'"),
         ("training.au_threshold=1.5", "above 0 and at most 1"),
         ("loader.workers", "is not KEY=VALUE"),
     ],
