@@ -91,5 +91,5 @@ def test_counts_above_the_world_are_refused(tiny, tmp_path):
         "sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1,8", "--out", tmp_path / "out", mpirun=2
     )
     assert done.status != 0
-    assert "asks for 8 processes, but only 2 ranks were started" in done.one_line()
+    assert "needs 8 processes, but only 2 ranks were started" in done.one_line()
     assert not (tmp_path / "out").exists()
