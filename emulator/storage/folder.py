@@ -74,7 +74,7 @@ class FolderStore(PosixStorage, Store):
     def folders(self, inside: Iterable[str]) -> Iterator[str]:
         with storage_errors(f"cannot list {self}"):
             for folder in inside:
-                with suppress(FileNotFoundError), os.scandir(self.root / folder) as entries:
+                with suppress(*_ABSENT), os.scandir(self.root / folder) as entries:
                     for entry in entries:
                         if entry.is_dir(follow_symlinks=False):
                             yield f"{folder}/{entry.name}".lstrip("/")
