@@ -105,14 +105,15 @@ def _own(rank: RankAccount, waited: float, late: float, woken: float) -> Floats:
     barrier = min(late - ready - work, woken)
     asleep = late - ready - work - barrier
     holding = asleep / max(1e-9, rank.readers.cores + rank.readers.quota + rank.readers.work)
+    guessed = holding * (rank.readers.cores + rank.readers.quota)
     found = np.zeros(len(CAUSES) + 1)
     found[_STORAGE] = reading.storage - stolen
     found[_CORES] = reading.cores + stolen + ready - quota + holding * rank.readers.cores
     found[_QUOTA] = reading.quota + quota + holding * rank.readers.quota
     found[_WORK] = reading.work + work
-    found[_LOADER] = reading.loader + asleep - holding * (rank.readers.cores + rank.readers.quota)
+    found[_LOADER] = reading.loader + asleep - guessed
     found[_BARRIER] = barrier
-    found[-1] = holding * (rank.readers.cores + rank.readers.quota)
+    found[-1] = guessed
     return found
 
 
