@@ -24,7 +24,7 @@ from emulator.config.reader import build, read_json, to_plain, toml_text
 from emulator.config.recipe import Recipe
 from emulator.config.workload import Workload
 from emulator.errors import SpecError, storage_errors
-from emulator.files import write_whole
+from emulator.files import write_whole, written_by
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.plugins.recorder.describe import Described, describe, main_loader, reading_seconds
 from emulator.plugins.recorder.observation import Observation, Overhead
@@ -95,7 +95,8 @@ def prepare(folder: Path, force: bool) -> None:
         names = {entry.name for entry in folder.iterdir()}
     if several()[1] > 1 and names <= {PARTS, ".lock"}:
         return  # another rank was first
-    foreign = names - _OURS
+    # A kill or a power cut may have left the temporary file of one of ours.
+    foreign = {name for name in names if (written_by(name) or (name,))[0] not in _OURS}
     if foreign or (names and not force):
         what = f"has {sorted(foreign)[0]!r}, which is no recording" if foreign else "exists already"
         raise SpecError(f"{folder} {what}", "choose another --out" + ("" if foreign else ", or add --force"))
