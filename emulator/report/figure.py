@@ -236,9 +236,10 @@ def against_processes(
     """A figure of `series` against process counts. `words` are its name, its title and its caption."""
     name, title, caption = words
     every = [dot for one in series for dot in one.dots]
-    colours = {one.flagged_colour for one in series}
-    colour = colours.pop() if len(colours) == 1 else SOFT
-    flagged = [Key("flagged", colour, "diamond")] if any(dot.flagged for dot in every) else []
+    marked = [dot for dot in every if dot.flagged]
+    # The shape alone says "flagged" where the colour says something else, such as a point's limit.
+    colours = {one.flagged_colour for one in series} | {dot.colour for dot in marked if dot.colour}
+    flagged = [Key("flagged", colours.pop() if len(colours) == 1 else SOFT, "diamond")] if marked else []
     return Figure(
         name=name,
         title=title,
