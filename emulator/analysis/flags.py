@@ -229,6 +229,11 @@ def unlike_job(workload: Workload) -> Flag | None:
 
 def unlike_words(job: ReplaySpec) -> str:
     """Return a clause that says how the replay differs from the job, and why."""
+    if job.reads_alike and abs(job.difference) <= UNLIKE:
+        return (
+            f"the job opens files again, and so makes up to {job.more_requests:.0%} more requests than its "
+            "replay, each of them a wait where storage answers late"
+        )
     if job.reads_alike:
         rates = f"{job.replay_samples_per_second:.1f} samples/s, not {job.samples_per_second:.1f}"
         return f"its replay was {percent(job.difference)} than the job ({rates}): {job.why}"

@@ -210,12 +210,15 @@ class ReplaySpec:
     amplification: float | None = None
     """Bytes that storage delivered to the job for each byte that a replay asks for. None: memory answered."""
     replay_amplification: float | None = None
+    more_requests: float = 0.0
+    """Requests of the job, by opening a file again, for each of the replay's: where storage answers late,
+    each is a wait."""
     why: str = ""
     """The cause of a difference, if it is known."""
 
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second")
-        at_least(0, self, "waited", "replay_waited", "replay_amplification")
+        at_least(0, self, "waited", "replay_waited", "replay_amplification", "more_requests")
         positive(self, "amplification")
 
     @property
@@ -232,8 +235,8 @@ class ReplaySpec:
 
     @property
     def trusted(self) -> bool:
-        """True where the replay is as fast as the job, and takes as much from the storage."""
-        return abs(self.difference) <= UNLIKE and self.reads_alike
+        """True where the replay is as fast as the job, and takes as much from the storage as often."""
+        return abs(self.difference) <= UNLIKE and self.reads_alike and self.more_requests <= UNLIKE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

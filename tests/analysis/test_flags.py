@@ -160,6 +160,8 @@ def test_a_recording_whose_replay_differs_from_its_job_is_flagged():
     flag = unlike_job(replace(plain, job=JobSpec(replay=twice)))
     assert flag is not None and "2.20 bytes for each byte that the replay read, and 1.10 for" in flag.sentence
     assert unlike_job(replace(plain, job=JobSpec(replay=replace(twice, replay_amplification=1.4)))) is None
+    flag = unlike_job(replace(plain, job=JobSpec(replay=replace(job, more_requests=0.5))))
+    assert flag is not None and "50% more requests than its replay" in flag.sentence
     assert unchecked_job(plain) is None
     flag = unchecked_job(replace(plain, job=JobSpec(unchecked="half of it came from memory")))
     assert flag is not None and "half of it came from memory" in flag.sentence

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
-from emulator.plugins.recorder.check import _pace, _stored
+from emulator.plugins.recorder.check import _more_requests, _pace, _stored
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Reads
 from emulator.record.steps import STEP
@@ -35,3 +37,14 @@ def test_a_job_read_cold_if_its_samples_came_from_storage_however_often_it_reads
             _stored(loader, workload)
     else:
         assert _stored(loader, workload) == pytest.approx(amplification)
+
+
+@pytest.mark.parametrize(
+    ("opens", "size", "more"), [(1, 60_000, 0.0), (3, 60_000, 1.0), (3, 50_000_000, 0.005)]
+)
+def test_opening_a_file_again_costs_a_small_sample_more_than_a_large_one(opens, size, more):
+    workload = load_workload("unet3d-tiny")
+    workload = replace(workload, sample=replace(workload.sample, bytes_mean=size, bytes_sd=0))
+    loader = Loader(rank=0, host="", process=1, settings=Settings(batch_size=4), epochs=1, steps=25,
+                    samples=100, reads=Reads(files=100, visits=opens * 100))  # fmt: skip
+    assert _more_requests(loader, workload) == pytest.approx(more, rel=0.1)

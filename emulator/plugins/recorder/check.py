@@ -32,7 +32,7 @@ from emulator.launch.scratch import scratch
 from emulator.plugins.recorder.describe import main_loader, main_loaders, step_words
 from emulator.plugins.recorder.job import WORKLOAD, Written, several, toml
 from emulator.plugins.recorder.observation import Loader
-from emulator.plugins.recorder.pattern import side_files
+from emulator.plugins.recorder.pattern import opens_of, side_files
 from emulator.plugins.recorder.steps import Pace, settled
 from emulator.plugins.recorder.watch import Watch
 from emulator.record.out import read_failure, read_result
@@ -110,6 +110,7 @@ def _checked(written: Written, watch: Watch) -> Written:
         replay_waited=replay.waited,
         amplification=stored,
         replay_amplification=point.read_amplification if stored else None,
+        more_requests=_more_requests(loader, described.workload),
     )
     if not rates.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
@@ -132,6 +133,18 @@ def _stored(loader: Loader, workload: Workload) -> float | None:
             "record when all of its data are in the page cache, or none",
         )
     return stored if stored >= _COLD else None
+
+
+def _more_requests(loader: Loader, workload: Workload) -> float:
+    """Return the requests that a job makes by opening files again, for each request of its replay.
+
+    A new open begins without read-ahead. Only of files that are read whole, which the replay opens once.
+    """
+    reads, sample = loader.reads, workload.sample
+    if reads.sizes_only or sample.samples_per_file > 1 or workload.access.bytes_read:
+        return 0.0
+    again = opens_of(loader, 1 / workload.job.samples) - 1
+    return max(0.0, again) / (1 + math.ceil(sample.bytes_mean / max(1, reads.readahead)))
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:

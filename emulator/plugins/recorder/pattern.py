@@ -151,11 +151,10 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             f"of the file; the replay reads as many for one, and has {per_file} samples in a file, not "
             f"{layout.samples_per_file}"
         )
-    elif again and not several:
-        opens = f"{reads.visits / reads.files:.3g} opens of a file"
+    elif not several and (opens := opens_of(loader, layout.files_per_sample)) > 1 / WHOLE:
         facts.append(
-            f"the job reads a sample's bytes {times:.3g} times, in {opens}; the replay reads them once, and "
-            "so waits for fewer requests where storage answers late"
+            f"the job opens a file {opens:.3g} times for a sample, the replay once: where storage answers "
+            "late, the replay waits for fewer requests"
         )
     facts += _dataset_words(loader, layout, demand, held, len(alike)) + _left_out(loader, amount, each)
     return Pattern(
@@ -451,6 +450,11 @@ def _samples(loader: Loader) -> float:
     """Return the approximate number of samples that `loader` requested."""
     batches = loader.steps * loader.share_read * loader.ahead
     return loader.asked_samples or batches * max(1, loader.settings.batch_size)
+
+
+def opens_of(loader: Loader, files_per_sample: float) -> float:
+    """Return how often each file of a sample is opened and read for that sample."""
+    return loader.reads.visits / max(1.0, files_per_sample * _samples(loader))
 
 
 def _access_words(
