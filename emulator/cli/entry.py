@@ -11,7 +11,7 @@ from contextlib import suppress
 from emulator.errors import FeedrateError, LaunchError
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.supervise import supervised, tell_status
-from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout, watch_rank
+from emulator.launch.watch import DEFAULT_TIMEOUT, leave_status, storage_timeout, watch_rank
 from emulator.run.world import world
 
 _LAST_WORDS_SECONDS = 2.0
@@ -59,7 +59,9 @@ def entry() -> None:
             comm = world()
             from emulator.sweep.ranks import follow  # after MPI_Init, in which ranks wait for the last one
 
-            raise SystemExit(follow(comm))
+            followed = follow(comm)
+            leave_status(followed)
+            raise SystemExit(followed)
     except FeedrateError as error:  # rank 0 meets the same error and prints it
         time.sleep(_LAST_WORDS_SECONDS)
         raise SystemExit(error.exit_code) from None
@@ -80,6 +82,8 @@ def entry() -> None:
             with suppress(LaunchError):
                 world().bcast(status)
         tell_status(status)
+    if started_by_mpi():
+        leave_status(status)
     raise SystemExit(status)
 
 

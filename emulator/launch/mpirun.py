@@ -25,7 +25,7 @@ from emulator.launch.forkserver import Preload, fork_server
 from emulator.launch.launched import Family
 from emulator.launch.process import no_heartbeat, process_state, short_of_memory
 from emulator.launch.scratch import processes_of, ranks_in, scratch
-from emulator.launch.watch import REASON, briefly, storage_timeout, told_why
+from emulator.launch.watch import REASON, briefly, left_statuses, storage_timeout, told_why
 from emulator.live import Follower
 from emulator.record.machine import cores
 from emulator.record.out import replace_failure
@@ -234,6 +234,8 @@ class _Run:
         except subprocess.TimeoutExpired:
             self._mpirun.kill()
             status = self._mpirun.wait()
+            left = left_statuses(self._folder)
+            status = max(left) if len(left) == self._ranks else status
         ours = {pid: f"process {pid}" for pid in processes_of(self._folder)}
         ours |= {pid: f"rank {rank} (process {pid})" for rank, (pid, *_) in ranks_in(self._folder).items()}
         deadline = time.monotonic() + _EXIT_SECONDS

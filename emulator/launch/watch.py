@@ -23,7 +23,7 @@ from pathlib import Path
 from emulator.errors import FeedrateError, RankError, SpecError, StorageError
 from emulator.files import SCRATCH_VARIABLE
 from emulator.launch.blocked import Call, blocked_call, bytes_moved, open_files
-from emulator.launch.launched import end_launcher, guard_launcher
+from emulator.launch.launched import end_launcher, guard_launcher, rank_hint
 from emulator.launch.process import die_with_parent, let_go_of_output, write_stderr
 from emulator.units import parse_seconds, show_seconds
 
@@ -257,6 +257,26 @@ def end_with(line: str, code: int) -> bool:
     except OSError:
         pass  # without a launcher's file, this rank reports
     return True
+
+
+_STATUS = "status-"
+
+
+def leave_status(status: int) -> None:
+    """Leave the exit status of this rank, which ends by itself, for the launcher: see `left_statuses`."""
+    scratch = os.environ.get(SCRATCH_VARIABLE, "")
+    if scratch:
+        with suppress(OSError):
+            (Path(scratch) / f"{_STATUS}{rank_hint()}").write_text(str(status))
+
+
+def left_statuses(folder: Path) -> list[int]:
+    """Return the exit statuses that ranks of this host have left in `folder`.
+
+    The launcher needs them if it has to kill an mpirun that does not end after its ranks, as on a host with
+    far too few cores.
+    """
+    return [int(file.read_text() or 1) for file in folder.glob(f"{_STATUS}*")]
 
 
 def told_why(folder: Path) -> tuple[int, str] | None:

@@ -15,7 +15,7 @@ from emulator.errors import StorageError
 from emulator.files import SCRATCH_VARIABLE
 from emulator.launch.child import ChildProcess
 from emulator.launch.mpirun import _Run
-from emulator.launch.watch import end_with
+from emulator.launch.watch import end_with, leave_status
 
 
 def test_it_reads_what_it_is_given_and_says_what_it_says():
@@ -131,3 +131,20 @@ def test_the_status_is_that_of_the_rank_which_failed_first(tmp_path: Path, monke
     with ChildProcess("mpirun", ["sh", "-c", "exit 137"], stdin=subprocess.DEVNULL, stdout=None) as mpirun:
         assert _Run(mpirun, tmp_path, 2).watch(5.0) == 4
     assert capsys.readouterr().err == "feedrate: error: rank 1: it hangs\n"
+
+
+@pytest.mark.parametrize(("left", "status"), [((0, 0), 0), ((9, 9), 9), ((0,), 6)])
+def test_an_mpirun_that_does_not_end_after_its_ranks_takes_nothing_from_their_status(
+    tmp_path: Path, monkeypatch, left, status
+):
+    """Where load keeps it from its cores. A rank without a status has not ended by itself."""
+    monkeypatch.setenv(SCRATCH_VARIABLE, str(tmp_path))
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    for rank in range(2):
+        (tmp_path / f"rank-{rank}").write_text(f"{ended.pid} {time.monotonic()} here\n")
+    for rank, of_rank in enumerate(left):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+        leave_status(of_rank)
+    with ChildProcess("mpirun", ["sleep", "60"], stdin=subprocess.DEVNULL, stdout=None) as mpirun:
+        assert _Run(mpirun, tmp_path, 2).watch(30.0) == status
