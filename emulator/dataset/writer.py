@@ -14,6 +14,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,6 +54,8 @@ from emulator.storage.posix import aligned_buffer
 from emulator.units import show_bytes
 
 _MEASURED_FILES = 16
+_QUEUED = 4096
+"""Most files that wait for a thread; each takes a kilobyte or two."""
 
 
 @contextlib.contextmanager
@@ -208,17 +211,21 @@ class DatasetWriter:
         if self.force:
             return indices
         rows = self._recorded()
-        form, names = self.plan.form, self.plan.names
 
         def intact(index: int) -> bool:
-            size, crc = int(rows["bytes"][index]), int(rows["crc"][index])
-            parts = form.parts(names[index])
-            wrong = not size or looks_right(self.store, form, parts, size)
-            return not wrong and (not paranoid or sums_right(self.store, parts, crc))
+            if not self._intact(index, int(rows["bytes"][index])):
+                return False
+            parts = self.plan.form.parts(self.plan.names[index])
+            return not paranoid or sums_right(self.store, parts, int(rows["crc"][index]))
 
-        kept = np.fromiter(by_threads(intact, indices, READERS), np.bool_, len(indices))
-        left: Index = indices[~kept]
+        kept = by_threads(intact, indices, READERS)
+        left: Index = indices[~np.fromiter(kept, np.bool_, len(indices))]
         return left
+
+    def _intact(self, index: int, size: int) -> bool:
+        """Return True if file `index` can be the one that was recorded with `size` bytes, 0: none was."""
+        form, names = self.plan.form, self.plan.names
+        return size > 0 and not looks_right(self.store, form, form.parts(names[index]), size)
 
     def left_by(self, worker: int, indices: Index) -> Index:
         """Return those `indices` that the lost worker of this number has not made.
@@ -226,13 +233,8 @@ class DatasetWriter:
         Raises StorageError.
         """
         made = np.concatenate([np.zeros(0, RECORD), *journalled(self.store, worker)])
-        names, form = self.plan.names, self.plan.form
-        kept = [
-            row["index"]
-            for row in made
-            if row["index"] < self.plan.files
-            and not looks_right(self.store, form, form.parts(names[int(row["index"])]), int(row["bytes"]))
-        ]
+        found = zip(made["index"].tolist(), made["bytes"].tolist(), strict=True)
+        kept = [index for index, size in found if index < self.plan.files and self._intact(index, size)]
         left: Index = indices[~np.isin(indices, kept)]
         return left
 
@@ -268,40 +270,20 @@ class DatasetWriter:
         if not len(indices):
             return
         volumes = load_seeds(seeds_folder(self.store), self.plan.seeds)
-        waiting: Iterator[int] = iter(indices.tolist())
-        lock = threading.Lock()
-        stop = threading.Event()
-        errors: list[Exception] = []
+        local = threading.local()
 
-        def work(journal: Journal) -> None:
-            buffer = aligned_buffer(REQUEST)
-            try:
-                while not stop.is_set():
-                    with lock:
-                        index = next(waiting, None)
-                    if index is None:
-                        return
-                    done(1, self._make_file(index, volumes, options, buffer, journal))
-            except Exception as error:  # noqa: BLE001  raised again in the caller's thread
-                errors.append(error)
-                stop.set()
+        def make(index: int) -> None:
+            if not hasattr(local, "buffer"):
+                local.buffer = aligned_buffer(REQUEST)
+            done(1, self._make_file(index, volumes, options, local.buffer, journal))
 
         try:
-            with Journal(self.store, worker) as journal:
-                count = max(1, min(threads, len(indices)))
-                pool = [threading.Thread(target=work, args=(journal,), daemon=True) for _ in range(count)]
+            with Journal(self.store, worker) as journal, ThreadPoolExecutor(threads) as pool:
                 try:
-                    for thread in pool:
-                        thread.start()
-                    for thread in pool:
-                        thread.join()
+                    for begin in range(0, len(indices), _QUEUED):
+                        list(pool.map(make, indices[begin : begin + _QUEUED].tolist()))
                 finally:
-                    stop.set()
-                    for thread in pool:
-                        if thread.ident is not None:
-                            thread.join()
-            if errors:
-                raise errors[0]
+                    pool.shutdown(cancel_futures=True)
         except OSError as error:
             raise self._failure(error) from None
 
