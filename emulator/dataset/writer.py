@@ -270,12 +270,18 @@ class DatasetWriter:
         if not len(indices):
             return
         volumes = load_seeds(seeds_folder(self.store), self.plan.seeds)
-        local = threading.local()
+        local, over = threading.local(), threading.Event()
 
         def make(index: int) -> None:
+            if over.is_set():
+                return
             if not hasattr(local, "buffer"):
                 local.buffer = aligned_buffer(REQUEST)
-            done(1, self._make_file(index, volumes, options, local.buffer, journal))
+            try:
+                done(1, self._make_file(index, volumes, options, local.buffer, journal))
+            except BaseException:
+                over.set()
+                raise
 
         try:
             with Journal(self.store, worker) as journal, ThreadPoolExecutor(threads) as pool:
@@ -283,7 +289,7 @@ class DatasetWriter:
                     for begin in range(0, len(indices), _QUEUED):
                         list(pool.map(make, indices[begin : begin + _QUEUED].tolist()))
                 finally:
-                    pool.shutdown(cancel_futures=True)
+                    over.set()
         except OSError as error:
             raise self._failure(error) from None
 
