@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -66,23 +66,26 @@ def baseline(
       feedrate baseline /mnt/ai --quick
       feedrate baseline rados --pool ai --ceph-conf /etc/ceph/ceph.conf
     """
-    queue_depths = parse_list("--depths", depths) if depths else ()
-    seconds = None if runtime is None else parse_seconds(runtime)
+    of_both: dict[str, Any] = {
+        "quick": quick,
+        "depths": parse_list("--depths", depths) if depths else (),
+        "seconds": None if runtime is None else parse_seconds(runtime),
+        "per_host": per_host,
+        "keep": keep,
+        "command": options.command_line(),
+        "label": label,
+    }
+    most_bytes = None if size is None else parse_bytes(size)
     if pool is None and folder != Path("rados"):
+        counts = parse_list("--clients", clients) if clients else ()
         plan: Plan = fio_plan(
             folder,
             out or options.default_out(suite),
             suite=suite,
-            quick=quick,
-            depths=queue_depths,
             jobs=jobs,
-            counts=parse_list("--clients", clients) if clients else (),
-            file_bytes=None if size is None else parse_bytes(size),
-            seconds=seconds,
-            per_host=per_host,
-            keep=keep,
-            command=options.command_line(),
-            label=label,
+            counts=counts,
+            file_bytes=most_bytes,
+            **of_both,
         )
     else:
         plan = rados_plan(
@@ -90,14 +93,8 @@ def baseline(
             out or options.default_out("rados"),
             conf=ceph_conf,
             user=ceph_user,
-            quick=quick,
-            depths=queue_depths,
-            seconds=seconds,
-            most_bytes=None if size is None else parse_bytes(size),
-            per_host=per_host,
-            keep=keep,
-            command=options.command_line(),
-            label=label,
+            most_bytes=most_bytes,
+            **of_both,
         )
     comm = world()
     if dry_run:

@@ -152,14 +152,14 @@ def fio_plan(
     depths: Sequence[int] = (),
     jobs: int | None = None,
     counts: Sequence[int] = (),
-    per_host: int = 1,
     file_bytes: int | None = None,
     seconds: float | None = None,
-    keep: bool = False,
-    command: Sequence[str] = (),
-    label: str = "",
+    **of_any: Any,
 ) -> FioPlan:
-    """Return a plan of a suite on files below `folder`; None or empty for defaults. Raises SpecError."""
+    """Return a plan of a suite on files below `folder`; None or empty for defaults. Raises SpecError.
+
+    `of_any` are the other fields of `Plan`.
+    """
     found, effort = find_suite(suite), QUICK if quick else FULL
     if quick and found.depths and not depths:
         depths = QUICK_DEPTHS
@@ -172,9 +172,6 @@ def fio_plan(
             ramp_seconds=effort.ramp_seconds,
         ),
         counts=tuple(counts),
-        per_host=per_host,
-        keep=keep,
         out=out,
-        command=tuple(command),
-        label=label,
+        **of_any,
     )

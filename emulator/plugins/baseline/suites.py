@@ -6,6 +6,7 @@ noisy-neighbour brief (2023); results/README.md has their titles.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -39,11 +40,8 @@ class Access:
 
     @property
     def slug(self) -> str:
-        """Name for files and fio's jobs, such as `4k-random-read70`."""
-        size = self.block_bytes
-        short = f"{size // MIB}m" if size % MIB == 0 else f"{size / KIB:g}k"
-        reads = {1.0: "read", 0.0: "write"}.get(self.read_share, f"read{self.read_share * 100:.0f}")
-        return f"{short}-{self.pattern}-{reads}"
+        """Name for files and fio's jobs, such as `4-kib-random-70-read`."""
+        return re.sub(r"\W+", "-", self.name.lower())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
