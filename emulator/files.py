@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from emulator.errors import storage_errors
+from emulator.errors import SpecError, storage_errors
 
 TEMPORARY = ".part"
 """Suffix of a file that is being written."""
@@ -119,6 +119,12 @@ def open_plain(path: Path) -> BinaryIO:
         folder = stat.S_ISDIR(mode)
         raise OSError(errno.EISDIR if folder else errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def refuse_existing(path: Path, force: bool) -> None:
+    """Raise SpecError if `path` exists, unless `force`."""
+    if path.exists() and not force:
+        raise SpecError(f"{path} exists already", "choose another --out, or add --force")
 
 
 def require_writable(path: Path) -> None:

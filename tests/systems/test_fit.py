@@ -9,6 +9,7 @@ from command import feedrate
 from emulator.analysis.throughput import busy, durations, throughput
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
+from emulator.files import refuse_existing
 from emulator.plugins.systems.fit import fit
 from emulator.plugins.systems.fit_quality import further_run, held_out, median_errors
 from emulator.plugins.systems.fit_results import fit_results
@@ -31,7 +32,6 @@ from emulator.plugins.systems.system import (
     StorageSystem,
     System,
     load_system,
-    refuse_existing,
     write_system,
 )
 from emulator.record.result import Bound, Starved, new_result

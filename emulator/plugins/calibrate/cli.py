@@ -15,7 +15,7 @@ from emulator.config.reader import to_plain
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_loader
 from emulator.errors import SpecError
-from emulator.files import write_whole
+from emulator.files import refuse_existing, write_whole
 from emulator.plugins.calibrate.models import ComputeMode, DeviceKind, Request, choose_device, model_named
 from emulator.units import parse_list
 
@@ -98,8 +98,7 @@ def calibrate(
 
 
 def _measure(request: Request, out: Path, force: bool) -> None:
-    if out.exists() and not force:
-        raise SpecError(f"{out} exists already", "choose another --out, or add --force")
+    refuse_existing(out, force)
     if not out.parent.is_dir():
         raise SpecError(f"there is no folder {out.parent}", "make it, or choose another --out")
     from emulator.plugins.calibrate import measure  # with PyTorch, as above

@@ -9,7 +9,7 @@ from pathlib import Path
 from emulator.config.checkpoint import CheckpointModel, checkpoint_models, load_checkpoint_model
 from emulator.config.reader import Source, build, toml_text
 from emulator.errors import SpecError
-from emulator.files import write_whole
+from emulator.files import refuse_existing, write_whole
 from emulator.plugins.mlperf.config import Config, read_config
 from emulator.plugins.mlperf.workload import Converted, comment, convert, recipe_text, workload_text
 from emulator.registry import FORMATS
@@ -33,8 +33,8 @@ def import_yaml(
     for file in (out, recipe):
         if file is not None and file.is_dir():
             raise SpecError(f"{file} is a folder", "give a file to write")
-        if file is not None and file.exists() and not force:
-            raise SpecError(f"{file} exists already", "choose another --out, or add --force")
+        if file is not None:
+            refuse_existing(file, force)
     config = read_config(path, overrides)
     if config.purpose == "checkpoints":
         if recipe is not None:

@@ -11,11 +11,12 @@ from emulator import live
 from emulator.cli import options
 from emulator.config.reader import to_plain
 from emulator.config.workload import load_workload
+from emulator.files import refuse_existing
 from emulator.plugins.systems.efficiency import compare_systems
 from emulator.plugins.systems.fit_results import fit_lines, fit_results
 from emulator.plugins.systems.plan import plan as answer
 from emulator.plugins.systems.simulate import simulate as in_virtual_time
-from emulator.plugins.systems.system import load_system, on_hosts, refuse_existing
+from emulator.plugins.systems.system import load_system, on_hosts
 from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
 from emulator.sweep.schedule import parse_counts

@@ -11,10 +11,11 @@ from pathlib import Path
 from emulator.analysis.flags import invalid
 from emulator.config.workload import stored_workload
 from emulator.errors import Inconclusive, SpecError
+from emulator.files import refuse_existing
 from emulator.plugins.systems.fit import Fit, fit
 from emulator.plugins.systems.fit_quality import LEAST, further_run, held_out, median_errors
 from emulator.plugins.systems.seen import Seen, described, seen_in
-from emulator.plugins.systems.system import Fitted, refuse_existing, write_system
+from emulator.plugins.systems.system import Fitted, write_system
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
 from emulator.record.steps import step_blocks

@@ -379,12 +379,6 @@ def on_hosts(system: System, hosts: int | None) -> System:
     return system if hosts is None else replace(system, clients=replace(system.clients, hosts=hosts))
 
 
-def refuse_existing(path: Path, force: bool) -> None:
-    """Raise SpecError if `path` exists, unless `force`."""
-    if path.exists() and not force:
-        raise SpecError(f"{path} exists already", "choose another --out, or add --force")
-
-
 def write_system(path: Path, system: System) -> None:
     """Write `system` atomically as a file that `load_system` can read. Raises StorageError."""
     write_whole(path, toml_text(stated(replace(system, name=""))))
