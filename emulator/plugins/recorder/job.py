@@ -14,18 +14,17 @@ import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from emulator.config.reader import build, read_json, to_plain, toml_text
+from emulator.config.reader import build, read_json, stated, to_plain, toml_text
 from emulator.config.recipe import Recipe
 from emulator.config.workload import Workload
 from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole, written_by
-from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.launch.launched import claims
 from emulator.plugins.recorder.describe import Described, describe, main_loader, reading_seconds
 from emulator.plugins.recorder.observation import Observation, Overhead
 from emulator.plugins.recorder.session import Ran
@@ -72,18 +71,10 @@ class Written:
 
 def several() -> tuple[int, int]:
     """Return (rank, number of recorders) if a launcher started one per rank, otherwise (0, 1)."""
-    size = next(
-        (
-            int(os.environ[name])
-            for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-            if os.environ.get(name, "").isdigit()
-        ),
-        1,
-    )
-    if started_by_mpi():
-        return rank_hint(), size
-    rank = os.environ.get("RANK", "")
-    return (int(rank), size) if rank.isdigit() else (0, 1)
+    for claim in claims():
+        return claim.rank, claim.size
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")  # torchrun's
+    return (int(rank), int(size)) if rank.isdigit() and size.isdigit() else (0, 1)
 
 
 def prepare(folder: Path, force: bool) -> None:
@@ -232,19 +223,6 @@ def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], w
 def toml(spec: Workload | Recipe) -> str:
     """Return a recorded workload, or its recipe, as TOML."""
     return _HEAD + toml_text(stated(spec), digits=9)
-
-
-def stated(spec: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, as a table."""
-    table = {}
-    for one in fields(spec):
-        value = getattr(spec, one.name)
-        usual = one.default_factory() if one.default_factory is not MISSING else one.default
-        if is_dataclass(value) and value != usual:
-            table[one.name] = stated(value)
-        elif value != usual:
-            table[one.name] = value
-    return table
 
 
 def _name(folder: Path) -> str:
