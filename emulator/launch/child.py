@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
@@ -99,11 +99,14 @@ class ChildProcess(subprocess.Popen[str]):
 
 
 @contextmanager
-def signals_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle SIGTERM, SIGINT and SIGHUP by `handler` during the body; ignored ones stay ignored (nohup)."""
+def signals_to(
+    handler: Callable[[int, FrameType | None], object],
+    numbers: Iterable[int] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+) -> Iterator[None]:
+    """Handle these signals by `handler` during the body; ignored ones stay ignored (nohup)."""
     previous = {
         number: signal.signal(number, handler)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        for number in numbers
         if signal.getsignal(number) != signal.SIG_IGN
     }
     try:

@@ -23,7 +23,7 @@ from emulator.errors import Inconclusive, LaunchError, RankError, StorageError
 from emulator.launch.child import ChildProcess, signals_to
 from emulator.launch.forkserver import Preload, fork_server
 from emulator.launch.launched import Family
-from emulator.launch.process import no_heartbeat, process_state, short_of_memory
+from emulator.launch.process import has_ended, no_heartbeat, short_of_memory
 from emulator.launch.scratch import processes_of, ranks_in, scratch
 from emulator.launch.watch import REASON, briefly, left_statuses, storage_timeout, told_why
 from emulator.live import Follower
@@ -217,14 +217,14 @@ class _Run:
             return ""
         now = time.monotonic()
         for rank, (pid, beat, host) in ranks_in(self._folder).items():
-            silent, state = now - max(began, beat), process_state(pid)
-            if silent > timeout and state not in ("", "Z", "X"):
-                return no_heartbeat(rank, host, silent, pid, state)
+            silent = now - max(began, beat)
+            if silent > timeout and not has_ended(pid):
+                return no_heartbeat(rank, host, silent, pid)
         return ""
 
     def _note_dead(self) -> None:
         for rank, (pid, *_) in ranks_in(self._folder).items():
-            if rank not in self._dead and process_state(pid) in ("", "Z", "X"):
+            if rank not in self._dead and has_ended(pid):
                 self._dead.append(rank)
 
     def _end(self) -> int:
@@ -241,7 +241,7 @@ class _Run:
         deadline = time.monotonic() + _EXIT_SECONDS
         while ours and time.monotonic() < deadline:
             for pid in list(ours):
-                if process_state(pid) in ("", "Z", "X") and not _has_threads(pid):
+                if has_ended(pid) and not _has_threads(pid):
                     del ours[pid]
                 else:
                     with suppress(ProcessLookupError):

@@ -47,8 +47,25 @@ def process_state(pid: int) -> str:
         return ""
 
 
-def no_heartbeat(rank: int, host: str, seconds: float, pid: int, state: str) -> str:
-    """Describe a rank without a heartbeat for `seconds`, whose process `pid` is in `state`."""
+def has_ended(pid: int) -> bool:
+    """Return True if process `pid` is gone or a zombie."""
+    return process_state(pid) in ("", "Z", "X")
+
+
+def kill_family(pid: int) -> None:
+    """Kill process `pid` and its descendants. Never raises."""
+    import psutil  # imported here: 15 ms that other commands need not pay
+
+    with suppress(psutil.Error):
+        head = psutil.Process(pid)
+        for process in [*head.children(recursive=True), head]:
+            with suppress(psutil.Error):
+                process.kill()
+
+
+def no_heartbeat(rank: int, host: str, seconds: float, pid: int) -> str:
+    """Describe a rank of this host without a heartbeat for `seconds`, whose process is `pid`."""
+    state = process_state(pid)
     known = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
     return (
         f"rank {rank} on {host} has not reported for {show_seconds(seconds)}: "

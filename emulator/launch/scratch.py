@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from emulator.errors import storage_errors
 from emulator.files import PREFIX_VARIABLE, SCRATCH_VARIABLE
-from emulator.launch.process import let_go_of_output, process_state, set_name
+from emulator.launch.process import has_ended, let_go_of_output, set_name
 
 MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
@@ -166,7 +166,7 @@ def _is_dead(folder: Path) -> bool:
             return True
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, an OSError: the owner is alive
         # The owner may not have locked it yet: then its process is alive.
-        return process_state(int(name[2])) in ("", "Z")
+        return has_ended(int(name[2]))
     finally:
         os.close(held)
 

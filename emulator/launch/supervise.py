@@ -17,6 +17,7 @@ from types import FrameType
 from emulator.errors import StorageError
 from emulator.launch.process import (
     die_with_parent,
+    kill_family,
     let_go_of_output,
     process_state,
     set_name,
@@ -199,16 +200,7 @@ class _Heard:
 
 def _leave(child: int) -> None:
     """Kill the child and its descendants, and report a child that does not end."""
-    import psutil  # imported here: 15 ms that no other command pays
-
-    family = []
-    with suppress(psutil.Error):
-        family = psutil.Process(child).children(recursive=True)
-    for process in family:
-        with suppress(psutil.Error):
-            process.kill()
-    with suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
+    kill_family(child)
     deadline = time.monotonic() + _EXIT_SECONDS
     while time.monotonic() < deadline:
         if os.waitpid(child, os.WNOHANG)[0]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from emulator.errors import RankError, storage_errors
 from emulator.files import SCRATCH_VARIABLE, memory_folder
-from emulator.launch.process import no_heartbeat, process_state
+from emulator.launch.process import no_heartbeat
 from emulator.launch.watch import at_each_beat, end_rank, storage_timeout
 from emulator.run.comm import Comm, agreed
 
@@ -93,5 +93,5 @@ class _Watch:
         beat, pid, rank = _SLOT.unpack_from(self._page, self._next)
         silent = now - max(beat, self._since)
         if silent > self._timeout:
-            problem = no_heartbeat(rank, socket.gethostname(), silent, pid, process_state(pid))
+            problem = no_heartbeat(rank, socket.gethostname(), silent, pid)
             end_rank(self._rank, RankError(problem, "what was measured is kept"), witness=True)

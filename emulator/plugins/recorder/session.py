@@ -18,10 +18,9 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-import psutil
-
 from emulator.errors import LaunchError, SpecError, StorageError
-from emulator.launch.process import die_with_parent
+from emulator.launch.child import signals_to
+from emulator.launch.process import die_with_parent, has_ended, kill_family
 from emulator.launch.scratch import scratch
 from emulator.launch.supervise import FOR_PROGRAMS, end_by, tell_status
 from emulator.launch.watch import UNWATCHED, storage_timeout
@@ -122,7 +121,7 @@ class Listener:
         if calls >= 0:
             strace.end(tracer)
             while time.monotonic() < deadline:
-                over = strace.ended(tracer)
+                over = has_ended(tracer)
                 data = _read(calls)
                 self._watch.tracer.feed(data)
                 if over and not data:
@@ -206,7 +205,7 @@ def _cpu() -> float:
 
 def _run(words: Sequence[str], env: dict[str, str]) -> int:
     child: list[int] = []
-    with _signals_to(child):
+    with signals_to(_forwarding(child), [signal.Signals[name] for name in FOR_PROGRAMS]):
         try:
             started = subprocess.Popen(
                 words, env=env, preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM)
@@ -221,9 +220,8 @@ def _run(words: Sequence[str], env: dict[str, str]) -> int:
                 continue
 
 
-@contextmanager
-def _signals_to(child: list[int]) -> Iterator[None]:
-    """Pass signals on to the process in `child`, once there is one, during the body.
+def _forwarding(child: list[int]) -> Callable[[int, FrameType | None], None]:
+    """Return a handler that passes signals on to the process in `child`, once there is one.
 
     A second SIGINT kills it and its descendants.
     """
@@ -236,7 +234,8 @@ def _signals_to(child: list[int]) -> Iterator[None]:
                 return
             last[number] = now
             if before is not None and number == signal.SIGINT:
-                _kill(child)
+                for process in child:
+                    kill_family(process)
                 return
         if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
             return  # the terminal has sent it to the job, too
@@ -244,26 +243,7 @@ def _signals_to(child: list[int]) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    numbers = [signal.Signals[name] for name in FOR_PROGRAMS]
-    before = {
-        number: signal.signal(number, forward)
-        for number in numbers
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
-
-
-def _kill(processes: Sequence[int]) -> None:
-    for process in processes:
-        with suppress(psutil.Error):
-            job = psutil.Process(process)
-            for one in [*job.children(recursive=True), job]:
-                with suppress(psutil.Error):
-                    one.kill()
+    return forward
 
 
 def _in_foreground() -> bool:
@@ -286,20 +266,17 @@ def inside(watch: Watch) -> Iterator[Listener]:
     if probe.FOLDER in os.environ:
         raise SpecError("this process is recorded already", "use one recording at a time")
     with scratch() as (folder, _):
-        listener = Listener(folder, watch, 0, None)
-        given = {probe.FOLDER: str(folder), probe.OPENS: "1"}
-        path = os.environ.get("PYTHONPATH")
-        os.environ.update(given, PYTHONPATH=os.pathsep.join([str(HOOK), *filter(None, [path or ""])]))
+        listener, before = Listener(folder, watch, 0, None), dict(os.environ)
+        os.environ.update(environment(folder, traced=False))
         undo: Callable[[], None] = probe.install()
         try:
             yield listener
         finally:
             undo()
-            for name in given:
+            for name in (probe.FOLDER, probe.OPENS, "PYTHONPATH"):
                 os.environ.pop(name, None)
-            os.environ.pop("PYTHONPATH", None)
-            if path is not None:
-                os.environ["PYTHONPATH"] = path
+                if name in before:
+                    os.environ[name] = before[name]
             listener.stop()
 
 

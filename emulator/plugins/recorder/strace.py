@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from emulator.launch.process import has_ended
 from emulator.plugins.recorder.hook.feedrate_probe import MARK
 from emulator.plugins.recorder.reads import Reduction
 
@@ -56,15 +57,6 @@ def end(tracer: int) -> None:
     with suppress(OSError):
         if Path(f"/proc/{tracer}/comm").read_text(encoding="utf-8") == "strace\n":
             os.kill(tracer, signal.SIGTERM)
-
-
-def ended(tracer: int) -> bool:
-    """Return True if the process is gone or a zombie."""
-    try:
-        status = Path(f"/proc/{tracer}/stat").read_bytes()
-    except OSError:
-        return True
-    return status.rpartition(b") ")[2][:1] in b"ZX"
 
 
 _RESULT = re.compile(rb"\) += (-?\d+)")
@@ -124,7 +116,7 @@ class Tracer:
 
     def gone(self) -> bool:
         """Return True if strace was seen and has ended."""
-        return bool(self.strace) and ended(self.strace)
+        return bool(self.strace) and has_ended(self.strace)
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes of strace's output."""
