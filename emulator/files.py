@@ -4,7 +4,7 @@ The temporary file is in the same folder. Its name has a random part and it is o
 no other user can put a link in its place and two writers never share it, even on different hosts. It is
 removed on any error; only a killed process leaves one, and the name identifies that process.
 
-A `Lock` excludes other processes from a folder.
+A `Lock` excludes other processes from a folder. A `Closing` closes itself.
 """
 
 from __future__ import annotations
@@ -155,6 +155,21 @@ def sync_folder(folder: Path) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+class Closing:
+    """A context manager that closes itself when its body ends."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Release what is held; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,13 @@ class Now:
         return json.dumps(finite(asdict(self)), allow_nan=False)
 
 
+def share_done(seconds: float, left: float | None) -> float | None:
+    """Return the share of the total time that has passed (0 to 1); None if `left` is unknown."""
+    if left is None or not math.isfinite(left) or seconds + left <= 0:
+        return None
+    return seconds / (seconds + left)
+
+
 def finite(value: Any) -> Any:
     """Return a tree of plain values with None in place of numbers that are not finite."""
     if isinstance(value, dict):

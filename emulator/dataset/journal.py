@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.dataset.names import HIDDEN
-from emulator.storage.base import Closing, Store
+from emulator.files import Closing
+from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
 
 RECORD = np.dtype([("index", "<i8"), ("bytes", "<i8"), ("crc", "<u4"), ("check", "<u4")])

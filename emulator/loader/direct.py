@@ -18,10 +18,10 @@ from itertools import islice
 from queue import SimpleQueue
 
 from emulator.config.workload import LoaderSpec, Refill
+from emulator.files import Closing
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import WholeReader
 from emulator.order import Portion, Read
-from emulator.storage.base import Closing
 from emulator.storage.posix import Scanner, aligned_buffer
 
 _FILES = 64

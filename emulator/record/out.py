@@ -20,11 +20,11 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
-from emulator.files import Lock, Owner, in_use, write_whole, written_by
+from emulator.files import Closing, Lock, Owner, in_use, write_whole, written_by
 from emulator.record.host import HOST, HOSTS
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
@@ -59,7 +59,7 @@ _OUTPUT_OF_TOOLS = (
 """Patterns below OUT of the files that baselines and imports keep. Each .json is named in run.json."""
 
 
-class ResultFolder:
+class ResultFolder(Closing):
     """An OUT folder, open for adding: after every addition run.json holds all that was measured so far.
 
     One process of a run opens it; ranks do so with `run.comm.entered`:
@@ -119,12 +119,6 @@ class ResultFolder:
         folder = cls(path, result, lock)
         folder.update(status="incomplete", reason=UNFINISHED)
         return folder
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the lock. A second call, or one after `complete`, does nothing. Never raises."""

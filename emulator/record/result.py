@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Annotated, Any, Literal, TypedDict
 
 from emulator import __version__
@@ -456,6 +457,13 @@ class RunResult:
     """Plain values of a plug-in's kind; feedrate's own kinds leave it empty."""
     flags: tuple[Flag, ...] = ()
     schema: int = SCHEMA
+
+    @property
+    def read_limit(self) -> Corner | None:
+        """The undisturbed read-only corner with the most bytes/s; None without one."""
+        alone = [corner for corner in self.baseline if corner.beside in ("", "nothing")]
+        reads = [(one.read.bytes_per_second, one) for one in alone if one.read and one.read_share == 1]
+        return max(reads, key=itemgetter(0), default=(0, None))[1]
 
 
 def new_result(kind: Kind, **fields: Any) -> RunResult:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import storage_errors
-from emulator.files import NEW_FILE
+from emulator.files import NEW_FILE, Closing
 from emulator.record.rows import row_blocks, write_rows
 
 STEPS = "steps.parquet"
@@ -105,7 +105,7 @@ def make_spool(out: Path, number: int) -> Path:
     raise AssertionError("there is no last number")
 
 
-class Spool:
+class Spool(Closing):
     """The rows of one rank in the spool of its host, so that a killed run keeps them."""
 
     def __init__(self, file: Path, place: int = 0, places: int = 1) -> None:
@@ -134,12 +134,6 @@ class Spool:
             descriptor, self._descriptor = self._descriptor, -1
             with storage_errors(self._doing):
                 os.close(descriptor)
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def last_steps(file: Path, place: int, places: int) -> Steps:

@@ -27,10 +27,9 @@ from pathlib import Path
 from statistics import median
 
 from emulator.errors import storage_errors
-from emulator.files import memory_folder
+from emulator.files import Closing, memory_folder
 from emulator.run.comm import STEP_POLL, Comm
 from emulator.run.links import HostLinks
-from emulator.storage.base import Closing
 
 _PIPES = ("arrive", "full", "leave-0", "leave-1")
 _MOMENT = struct.Struct("=d")

@@ -25,6 +25,7 @@ from errno import EHOSTUNREACH, ENETUNREACH, ETIMEDOUT
 from typing import NamedTuple
 
 from emulator.errors import FeedrateError, RankError
+from emulator.files import Closing
 from emulator.launch.watch import end_rank, storage_timeout
 from emulator.run.comm import Comm
 from emulator.run.handshake import (
@@ -38,7 +39,6 @@ from emulator.run.handshake import (
     readable,
     receive,
 )
-from emulator.storage.base import Closing
 from emulator.units import show_seconds
 
 FAN = 8

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, StorageError
-from emulator.files import Owner
+from emulator.files import Closing, Owner
 from emulator.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
@@ -26,21 +26,6 @@ HEAD = BLOCK_BYTES
 SKIM = 2**13
 """Size of the buffer that discarded bytes are read into, over each other. It fits a core's L1 cache: the
 kernel's copy into 256 KiB, which fit only L2, took up to twice as long."""
-
-
-class Closing:
-    """A context manager that closes itself when its body ends."""
-
-    __slots__ = ()
-
-    def close(self) -> None:
-        """Release what is held; a second call does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Blob(Closing, ABC):

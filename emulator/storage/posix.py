@@ -19,13 +19,13 @@ import numpy as np
 
 from emulator.config.storage import Cache
 from emulator.errors import storage_error, storage_errors
+from emulator.files import Closing
 from emulator.storage.base import (
     HEAD,
     SKIM,
     Blob,
     Cancelled,
     CheckHead,
-    Closing,
     Storage,
     Wanted,
     closed,

@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from emulator.errors import StorageError, storage_errors
-from emulator.files import memory_folder
-from emulator.storage.base import HEAD, Blob, Closing, Storage, WrappedBlob
+from emulator.files import Closing, memory_folder
+from emulator.storage.base import HEAD, Blob, Storage, WrappedBlob
 from emulator.units import BLOCK_BYTES
 
 _BURST_NS = 10_000_000

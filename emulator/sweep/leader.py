@@ -33,7 +33,7 @@ from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
-from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools, share_done
+from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools
 from emulator.sweep.planned import planned_point
 from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule
@@ -186,7 +186,7 @@ class Leader:
             part=len(points) + 1,
             parts=len(points) + 1 + len(self._later),
             about=not self._schedule.certain,
-            share=share_done(seconds, left),
+            share=live.share_done(seconds, left),
             seconds=seconds,
             eta_seconds=left,
             bytes_per_second=rates.bytes_per_second if rates else None,

@@ -123,10 +123,3 @@ def step_seconds(ranks: int, points: Sequence[Point], nominal: float, least: flo
         starved = any(point.ranks == last and point.x_ideal < 0.98 for point in points)
         return known[last] * (ranks / last if starved else 1.0)
     return float(np.interp(ranks, counts, [known[count] for count in counts]))
-
-
-def share_done(seconds: float, left: float | None) -> float | None:
-    """Return the share of the total time that has passed (0 to 1); None if `left` is unknown."""
-    if left is None or not math.isfinite(left) or seconds + left <= 0:
-        return None
-    return seconds / (seconds + left)

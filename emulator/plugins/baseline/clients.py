@@ -239,7 +239,7 @@ class Progress:
             unit="test",
             part=self._number + 1,
             parts=len(self._titles),
-            share=seconds / (seconds + left) if seconds + left else None,
+            share=live.share_done(seconds, left),
             seconds=seconds,
             eta_seconds=left,
         )

@@ -58,12 +58,6 @@ def maxima(corners: Sequence[Corner]) -> dict[str, Corner]:
     return {name: max(some, key=iops) for name, some in by_access(corners).items()}
 
 
-def read_limit(corners: Sequence[Corner]) -> Corner | None:
-    """Return the undisturbed read-only corner with the most bytes/s; None without one."""
-    reads = [c for c in corners if c.read and c.read_share == 1 and c.beside in ("", "nothing")]
-    return max(reads, key=bytes_per_second, default=None)
-
-
 class Neighbour(NamedTuple):
     """Readers (or writers) of one block size, alone and beside the others."""
 
@@ -128,7 +122,7 @@ def answer(result: RunResult) -> str:
         alone, together = summed(neighbours(result.baseline, count, read=True))
         if alone:
             return f"Readers keep {percent(together / alone)} % of their throughput beside writers."
-    limit = read_limit(result.baseline)
+    limit = result.read_limit
     if limit is None:
         return f"{tool(result)} measured no reads." if result.baseline else "Nothing was measured."
     return f"{tool(result)} reads up to {show_rate(bytes_per_second(limit))} ({_where(limit)})."
@@ -225,7 +219,7 @@ def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple
 
 def against(training: RunResult, baseline: RunResult) -> Table:
     """Return a table of the tool's reads beside training; no rows if nothing can be compared."""
-    limit, points = read_limit(baseline.baseline), by_ranks(training)
+    limit, points = baseline.read_limit, by_ranks(training)
     name = tool(baseline)
     caption = f"Training beside {name}"
     columns = (

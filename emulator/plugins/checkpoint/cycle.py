@@ -166,7 +166,7 @@ class _Session:
             unit="checkpoint",
             part=turn.place if turn else None,
             parts=every,
-            share=None if left is None else seconds / (seconds + left) if seconds + left else None,
+            share=live.share_done(seconds, left),
             seconds=seconds,
             eta_seconds=left,
             bytes_per_second=rate,

@@ -24,8 +24,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from emulator.config.checkpoint import Shard
 from emulator.config.reader import Source, build, read_json, to_plain
@@ -33,7 +31,7 @@ from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
-from emulator.files import Lock, Owner, sync_folder, write_whole
+from emulator.files import Closing, Lock, Owner, sync_folder, write_whole
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer, padded
@@ -223,8 +221,8 @@ def leave(root: Path) -> None:
         return
 
 
-class ShardIO:
-    """The I/O threads and buffers of a rank, which all blocks share. A context manager."""
+class ShardIO(Closing):
+    """The I/O threads and buffers of a rank, which all blocks share."""
 
     def __init__(self, workers: int, block_bytes: int) -> None:
         self.block_bytes = block_bytes
@@ -265,12 +263,7 @@ class ShardIO:
             raise
         return crc32_join((crc, length) for crc, (_, length) in zip(sums, blocks, strict=True))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
 

@@ -113,13 +113,13 @@ class Report(Document):
 
     @property
     def limit(self) -> StorageLimit | None:
-        """Return the largest read rate of a baseline; None without one."""
+        """Return the largest undisturbed read rate of a baseline; None without one."""
         limits = []
         for _, other in self.others:
-            for corner in other.baseline:
-                if corner.read is not None and corner.read_share == 1.0:
-                    words = f"{other.loader}, {corner.pattern} reads of {show_bytes(corner.block_bytes)}"
-                    limits.append(StorageLimit(corner.read.bytes_per_second, words))
+            corner = other.read_limit
+            if corner and corner.read:
+                words = f"{other.loader}, {corner.pattern} reads of {show_bytes(corner.block_bytes)}"
+                limits.append(StorageLimit(corner.read.bytes_per_second, words))
         return max(limits, key=lambda limit: limit.bytes_per_second, default=None)
 
     @cached_property
