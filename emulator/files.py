@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from emulator.errors import SpecError, storage_errors
+from emulator.errors import SpecError, StorageError, storage_errors
+from emulator.units import show_bytes
 
 TEMPORARY = ".part"
 """Suffix of a file that is being written."""
@@ -125,6 +127,15 @@ def refuse_existing(path: Path, force: bool) -> None:
     """Raise SpecError if `path` exists, unless `force`."""
     if path.exists() and not force:
         raise SpecError(f"{path} exists already", "choose another --out, or add --force")
+
+
+def require_room(folder: Path, needed: int, what: str, hint: str) -> None:
+    """Raise SpecError if `folder` has fewer free bytes than `what` needs, StorageError without the folder."""
+    if not folder.is_dir():
+        raise StorageError(f"there is no folder {folder}", "mount the storage, or check the path")
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise SpecError(f"{what} need {show_bytes(needed)}, but {folder} has {show_bytes(free)} free", hint)
 
 
 def require_writable(path: Path) -> None:

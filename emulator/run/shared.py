@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from emulator import live
 from emulator.config.storage import Place
 from emulator.dataset.manifest import Dataset, open_dataset
-from emulator.record.machine import memory_bytes
+from emulator.launch.launched import started_by_mpi
+from emulator.record.machine import describe_machine, describe_mount, memory_bytes
 from emulator.run.comm import Comm, agreed
 from emulator.storage import open_store
 from emulator.storage.base import Store
@@ -29,6 +34,19 @@ def hosts_of(comm: Comm) -> tuple[list[str], dict[str, int]]:
     hosts = comm.hosts()
     memories = comm.gather((socket.gethostname(), memory_bytes()) if comm.node().rank == 0 else None)
     return hosts, dict(filter(None, memories))
+
+
+def describe_run(hosts: Sequence[str], memory: Mapping[str, int], out: Path) -> dict[str, Any]:
+    """Describe this machine, the start of a run that writes to `out`, and what `hosts_of` returned."""
+    return {
+        **describe_machine(),
+        "ranks_started": len(hosts),
+        "folder": str(Path.cwd()),
+        "mpirun": started_by_mpi() and not live.launched(),
+        "hosts": sorted(set(hosts)),
+        "memory_of_hosts": dict(memory),
+        "out_mount": describe_mount(out),
+    }
 
 
 def repeats_of(comm: Comm, store: Store) -> dict[str, int]:

@@ -26,13 +26,14 @@ from emulator.live import Now
 from emulator.order import plan_for
 from emulator.record.device import io_scheduler
 from emulator.record.host import HOST, read_hosts, write_hosts
-from emulator.record.machine import describe_machine, describe_mount
+from emulator.record.machine import describe_mount
 from emulator.record.out import ResultFolder, read_result, require_apart
 from emulator.record.result import BoundKind, Point, Probe, RunResult
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
+from emulator.run.shared import describe_run
 from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools
 from emulator.sweep.planned import planned_point
 from emulator.sweep.ranks import activation_order
@@ -77,15 +78,9 @@ class Leader:
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
         mount = store.describe() or describe_mount(Path(str(store)))
         environment = {
-            **describe_machine(),
-            "ranks_started": len(hosts),
-            "folder": str(Path.cwd()),
-            "mpirun": started_by_mpi() and not live.launched(),
-            "hosts": sorted(set(hosts)),
-            "memory_of_hosts": dict(memory),
+            **describe_run(hosts, memory, job.out),
             "mpi": str(mpi_library()) if started_by_mpi() else None,
             "dataset_mount": mount,
-            "out_mount": describe_mount(job.out),
             "io_scheduler": io_scheduler(job.dataset) if isinstance(job.dataset, Path) else None,
             "emulator": asdict(self_test(job.loader, job.workload)),
             "reads": how_read(job.loader, job.workload, dataset, job.direct and store.takes_direct()),

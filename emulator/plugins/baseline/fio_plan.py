@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from emulator.errors import SpecError, StorageError
+from emulator.files import require_room
 from emulator.plugins.baseline.clients import Plan, Say, Sides
 from emulator.plugins.baseline.fio import (
     ENGINE,
@@ -82,15 +82,8 @@ class FioPlan(Plan):
         require_fio()
         planned = self.turns(clients)
         folder = self.setting.folder
-        if not folder.is_dir():
-            raise StorageError(f"there is no folder {folder}", "mount the storage, or check the path")
         needed = files_needed(planned) * self.setting.file_bytes * clients
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            raise SpecError(
-                f"the files need {show_bytes(needed)}, but {folder} has {show_bytes(free)} free",
-                "choose a smaller --size, or fewer --jobs",
-            )
+        require_room(folder, needed, "the files", "choose a smaller --size, or fewer --jobs")
         return replace(self, setting=replace(self.setting, direct=probe_direct(folder)))
 
     def described(self) -> dict[str, Any]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from emulator import live
 from emulator.config.checkpoint import CheckpointModel, Shard, data_parallel, parameters, shards, total
-from emulator.errors import SpecError, StorageError
-from emulator.launch.launched import started_by_mpi
+from emulator.files import require_room
 from emulator.plugins.checkpoint.files import FOLDER
-from emulator.record.machine import describe_machine, describe_mount
+from emulator.record.machine import describe_mount
 from emulator.record.out import check_out
 from emulator.record.result import Checkpoint, Flag, RunResult, new_result
 from emulator.run.preflight import NO_RULES, Rules
+from emulator.run.shared import describe_run
 from emulator.units import show_bytes
 
 HOST_RANKS = 8
@@ -87,17 +85,10 @@ class CheckpointJob:
 
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
     """Raise SpecError or StorageError if the job cannot work, before anything is written."""
-    size = job.total(ranks)
+    writes, size = job.model.io.writes, job.total(ranks)
     check_out(job.out, force)
-    if not job.folder.is_dir():
-        raise StorageError(f"there is no folder {job.folder}", "mount the storage, or check the path")
-    needed, free = size * job.model.io.writes, shutil.disk_usage(job.folder).free
-    if needed > free:
-        raise SpecError(
-            f"{job.model.io.writes} checkpoints need {show_bytes(needed)}, but {job.folder} has "
-            f"{show_bytes(free)} free",
-            "choose fewer --writes, or a --scale below 1",
-        )
+    hint = "choose fewer --writes, or a --scale below 1"
+    require_room(job.folder, writes * size, f"{writes} checkpoints", hint)
 
 
 def empty_result(
@@ -125,16 +116,7 @@ def empty_result(
         dataset={"path": str(job.root), "bytes": job.total(len(hosts))},
         storage={"cache": "cold", "direct": direct},
         loader="checkpoint",
-        environment={
-            **describe_machine(),
-            "ranks_started": len(hosts),
-            "folder": str(Path.cwd()),
-            "mpirun": started_by_mpi() and not live.launched(),
-            "hosts": sorted(set(hosts)),
-            "memory_of_hosts": dict(memory),
-            "mount": describe_mount(job.folder),
-            "out_mount": describe_mount(job.out),
-        },
+        environment={**describe_run(hosts, memory, job.out), "mount": describe_mount(job.folder)},
         flags=(flag,) if departed else (),
     )
 
