@@ -31,11 +31,13 @@ class RankAccount:
 
     host: str
     reading: Stretch
-    """While it waited until batches had been read. Only proportions matter; rescaled later."""
+    """Waits until batches had been read, without the first one. Only proportions matter; rescaled later."""
     process: Stretch
-    """Threads that do not read, over the whole loop: they notice batches and hand them over."""
+    """Threads that do not read, including workers', from the first batch to the last: they notice batches and
+    hand them over."""
     readers: Stretch
-    """Threads that read, here or in workers: a batch is handed over between two of their holds of the GIL."""
+    """Threads that read; in workers only while they make a batch. A batch is handed over between two of their
+    holds of the GIL."""
     stolen: float = 0.0
     """Share of the time on a core that a hypervisor took away (0 to 1): it looks like sleep."""
 

@@ -34,8 +34,6 @@ class Timing:
     """Autocorrelation of the seconds of successive steps, -1 to 1. Draws from `quantiles` do not have it."""
     copy_seconds: float
     """Median seconds of copying a batch from host memory to the device; 0 on a CPU. Not in `mean`."""
-    copy_bytes: int
-    """Bytes of that copy."""
     quantiles: tuple[float, ...]
     """The step times, sorted and cut into n equal parts: mean seconds of each, ascending. Part i, from 0,
     stands for the probability (i + 1/2) / n. Their mean is `mean`."""

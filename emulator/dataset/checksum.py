@@ -1,23 +1,17 @@
-"""CRC-32, as zip files use it: fast where libdeflate is installed, and joined without a second pass."""
+"""CRC-32, as zip files use it: by libdeflate, four times as fast as zlib, and joined without another pass."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
-_crc32: Callable[[Any, int], int]
-try:
-    from deflate import crc32 as _crc32
-except ImportError:  # the same number, at a quarter of the speed
-    _crc32 = zlib.crc32
+import deflate
 
 _POLYNOMIAL = 0xEDB88320
 
 
 def crc32(data: bytes | bytearray | memoryview, value: int = 0) -> int:
     """CRC-32 of `data` behind bytes whose CRC-32 is `value`."""
-    return int(_crc32(data, value))
+    return int(deflate.crc32(data, value))
 
 
 def _times(matrix: list[int], vector: int) -> int:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import SpecError
 from emulator.record.device import DeviceReads, counters_of
-from emulator.record.machine import cgroup_files, read_text
+from emulator.record.machine import read_text
 from emulator.record.rows import read_rows, write_rows
 
 HOSTS = "hosts.parquet"
@@ -41,25 +42,6 @@ HOST = np.dtype(
 
 HostRows = NDArray[np.void]
 """Rows of dtype HOST, shape (seconds,)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostActivity:
-    """CPU, network and pressure of a host between two moments. None if the system does not report a value."""
-
-    busy_share: float | None
-    """Share of the time of the cores that this process may use that was not idle (0 to 1)."""
-    steal_share: float | None
-    """Share of the same time that a hypervisor took away (0 to 1)."""
-    runqueue: float | None
-    """Mean number of runnable threads."""
-    nic_bytes: int | None
-    """Bytes received, without loopback."""
-    pressure: dict[str, float]
-    """`cpu`, `io`, `memory` -> share of the time in which some thread waited for it (PSI).
-
-    `cgroup cpu` and so on -> the same of this process's cgroup. Empty where the kernel does not tell.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +87,6 @@ class HostProbe:
         self._thread = Thread(target=self._watch, name="host-probe", daemon=True)
 
     def start(self) -> None:
-        self._stalled = _stalled()
         self._samples.append(self._sample())
         self._thread.start()
 
@@ -114,7 +95,6 @@ class HostProbe:
         self._done.set()
         self._thread.join()
         self._samples.append(self._sample())
-        self._stalled_at_end = _stalled()
 
     @property
     def device(self) -> DeviceReads | None:
@@ -122,20 +102,16 @@ class HostProbe:
         return self._samples[-1].device_since(self._samples[0])
 
     @property
-    def activity(self) -> HostActivity:
-        """Return the activity of the host since `start()`."""
+    def activity(self) -> dict[str, Any]:
+        """Return CPU and network of the host since `start()`: busy_share to nic_bytes of a HostShare."""
         first, last = self._samples[0], self._samples[-1]
         busy, steal = last.cpu_shares(first) or (None, None)
-        seconds = max(1e-9, last.at - first.at)
-        return HostActivity(
-            busy_share=busy,
-            steal_share=steal,
-            runqueue=sum(self._queue) / len(self._queue) if self._queue else None,
-            nic_bytes=last.nic[0] - first.nic[0] if last.nic and first.nic else None,
-            pressure={
-                name: (self._stalled_at_end[name] - was) / seconds for name, was in self._stalled.items()
-            },
-        )
+        return {
+            "busy_share": busy,
+            "steal_share": steal,
+            "runqueue": sum(self._queue) / len(self._queue) if self._queue else None,
+            "nic_bytes": last.nic[0] - first.nic[0] if last.nic and first.nic else None,
+        }
 
     def rows(self, point: int, host: int = 0) -> HostRows:
         """Return the seconds since `start()` as rows of a point, of its host number `host`."""
@@ -200,24 +176,6 @@ def _nic_bytes() -> tuple[int, int] | None:
     if not counts:
         return None
     return sum(int(count[0]) for count in counts), sum(int(count[8]) for count in counts)
-
-
-def _stalled() -> dict[str, float]:
-    """Return the seconds in which some thread waited, by resource as in HostActivity.pressure (Linux PSI)."""
-    found = {}
-    for name in ("cpu", "io", "memory"):
-        files = {name: Path("/proc/pressure") / name}
-        own = [
-            file for file in cgroup_files("", f"{name}.pressure") if (file.parent / "cgroup.type").is_file()
-        ]
-        if own:  # not the root, whose pressure is the host's
-            files[f"cgroup {name}"] = own[0]
-        for key, file in files.items():
-            # some avg10=... avg60=... avg300=... total=MICROSECONDS
-            words = read_text(str(file)).partition("\n")[0].split()
-            if words[:1] == ["some"]:
-                found[key] = int(words[-1].removeprefix("total=")) / 1e6
-    return found
 
 
 def read_hosts(out: Path) -> HostRows:

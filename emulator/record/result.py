@@ -144,11 +144,6 @@ class HostShare:
     """Seconds that its ranks were blocked on the loader, summed."""
     starved: Starved | None = None
     """Causes of the time in which its accelerators starved."""
-    pressure: Mapping[str, float] = field(default_factory=dict)
-    """`cpu`, `io`, `memory` -> share of the time in which some thread waited for it (PSI).
-
-    `cgroup cpu` and so on -> the same of the ranks' own cgroup.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
+from emulator.analysis.starved import RankAccount
 from emulator.loader.base import Batch, Loader, Made
 from emulator.order import Portion
 from emulator.record.schedstat import Books, Page, Stretch
@@ -16,17 +17,6 @@ _OFTEN = 0.05
 """The interval early in a run, as a share of the time so far, so that short runs are sampled, too."""
 _LONG = 0.02
 """Seconds of a wait from which schedstat is read before the interval has passed."""
-
-
-class Account(NamedTuple):
-    """A rank's time while its accelerator waited, by cause, in seconds."""
-
-    reading: Stretch
-    """Waits until a batch had been read, without the first batch."""
-    process: Stretch
-    """Time of the threads that do not read, including workers', from the first batch to the last."""
-    readers: Stretch = Stretch()
-    """Time of the threads that read; in worker processes only while they make a batch."""
 
 
 class Accounted:
@@ -90,13 +80,18 @@ class Accounted:
         lock = self._delay / max(1, self._delays)
         self._reading = self._reading.plus(self._books.reading(before, self._last, lock).lasting(waited))
 
-    def account(self) -> Account | None:
+    def account(self) -> RankAccount | None:
         """Return the account of the batches so far; None without schedstat or before the second batch."""
         if not self._books.kept or self._first is None or self._first is self._last:
             return None
         end = self._books.look()
         process = self._books.others(self._first, end).plus(self._handing)
-        return Account(self._reading, process, self._making.plus(self._books.readers(self._first, end)))
+        return RankAccount(
+            host=socket.gethostname(),
+            reading=self._reading,
+            process=process,
+            readers=self._making.plus(self._books.readers(self._first, end)),
+        )
 
     def helper_cpu_seconds(self) -> float:
         """See Loader.helper_cpu_seconds."""

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
@@ -24,13 +24,13 @@ from emulator.analysis.throughput import busy, rate_series
 from emulator.config.storage import ObjectURL, StorageSpec
 from emulator.dataset.manifest import Dataset
 from emulator.loader import make_loader
-from emulator.record.host import HostActivity, HostProbe, HostRows
+from emulator.record.host import HostProbe, HostRows
 from emulator.record.machine import cores
 from emulator.record.result import HostShare, Point, Starved
 from emulator.record.schedstat import Books
 from emulator.record.steps import Spool, StepLog, Steps
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
-from emulator.run.account import Account, Accounted
+from emulator.run.account import Accounted
 from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob
@@ -68,7 +68,7 @@ class _Own:
 
     rows: Steps
     reads: ReadCounts
-    account: Account | None
+    account: RankAccount | None
     cpu_seconds: float
     """User + system seconds of the rank and its workers during the loop."""
     host: HostProbe | None
@@ -217,19 +217,12 @@ def _starved(own: _Own, played: Steps | None, comm: Comm) -> tuple[Starved, dict
 
     Collective over `comm`.
     """
-    activity: HostActivity = comm.node().bcast(own.host.activity if own.host else None)
+    activity = comm.node().bcast(own.host.activity if own.host else None)
     if comm.max(np.array([float(own.account is None)]))[0] or own.account is None:
         return None
-    share = activity.busy_share or 0.0
-    stolen = min(0.9, (activity.steal_share or 0.0) / share) if share else 0.0
-    rank = RankAccount(
-        host=socket.gethostname(),
-        reading=own.account.reading,
-        process=own.account.process,
-        readers=own.account.readers,
-        stolen=stolen,
-    )
-    return starved(own.rows, played, [rank], comm)
+    share = activity["busy_share"] or 0.0
+    stolen = min(0.9, (activity["steal_share"] or 0.0) / share) if share else 0.0
+    return starved(own.rows, played, [replace(own.account, stolen=stolen)], comm)
 
 
 def _host_share(own: _Own, node: Comm, by_host: dict[str, Starved]) -> HostShare | None:
@@ -249,7 +242,7 @@ def _host_share(own: _Own, node: Comm, by_host: dict[str, Starved]) -> HostShare
         wait_seconds=waited,
         device=own.host.device,
         starved=by_host.get(host),
-        **asdict(own.host.activity),
+        **own.host.activity,
     )
 
 

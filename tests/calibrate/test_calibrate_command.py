@@ -76,9 +76,6 @@ def test_a_profile_is_not_overwritten(measured):
         (("--batch", "1,x"), 2, "not a list of batch sizes"),
         (("--precision", "fp8"), 2, "--precision 'fp8' is not known"),
         (("--precision", "tf32"), 2, "tf32 is for NVIDIA GPUs"),
-        (("--compile", "maybe"), 2, "--compile 'maybe' is not known"),
-        (("--layout", "wide"), 2, "--layout 'wide' is not known"),
-        (("--device", "tpu"), 2, "--device 'tpu' is not known"),
         (("--out", "nowhere/x.toml"), 2, "there is no folder nowhere"),
     ],
 )

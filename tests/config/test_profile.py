@@ -22,7 +22,6 @@ def timing(batch_size: int, times: list[float], copy: float = 0.0) -> Timing:
         sd=0.001,
         lag1=0.1,
         copy_seconds=copy,
-        copy_bytes=1000,
         quantiles=tuple(sorted(times)),
     )
 

@@ -38,7 +38,7 @@ def test_the_seconds_of_a_host_add_up_to_its_totals(tmp_path: Path) -> None:
     assert len(rows) >= 2 and spans.sum() == pytest.approx(2.3, abs=0.5)
     assert ((rows["busy"] > 0) & (rows["busy"] <= 1)).all()
     assert (rows["page_cache"] > 0).all() and (rows["available"] > 0).all()
-    assert (rows["busy"] * spans).sum() / spans.sum() == pytest.approx(probe.activity.busy_share, abs=0.1)
+    assert (rows["busy"] * spans).sum() / spans.sum() == pytest.approx(probe.activity["busy_share"], abs=0.1)
     if probe.device:  # none on overlay
         assert (rows["device_written"] * spans).sum() == pytest.approx(probe.device.written_bytes, rel=0.01)
     else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,6 @@ from emulator.plugins.calibrate.models import ComputeMode, Request
 from emulator.record.machine import describe_machine, utc_now
 from emulator.run.accelerator import quantiles_of
 from emulator.units import show_seconds
-
-Interval = tuple[float, float]
 
 
 def calibrate(request: Request, say: Callable[[str], None]) -> Profile:
@@ -69,21 +68,14 @@ def _variant(request: Request, mode: ComputeMode, say: Callable[[str], None]) ->
             f"copy {show_seconds(timing.copy_seconds)}"
         )
     line = fit_line([timing.batch_size for timing in timings], [timing.mean for timing in timings])
-    if line is not None:
+    if line:
         t0, t1 = (
-            show_seconds(value)
+            show_seconds(line[name])
             + (f" ({1e3 * interval[0]:.3g} to {1e3 * interval[1]:.3g} ms)" if interval else "")
-            for value, interval in ((line.t0, line.t0_interval), (line.t1, line.t1_interval))
+            for name, interval in (("t0", line["t0_interval"]), ("t1", line["t1_interval"]))
         )
-        say(f"{mode.name:30} t(B) = {t0} + B x {t1}; off by {100 * line.worst_residual:.1f} % at most")
-    return Variant(
-        name=mode.name,
-        precision=mode.precision,
-        compiled=mode.compiled,
-        layout=mode.layout,
-        **(asdict(line) if line else {}),
-        timings=tuple(timings),
-    )
+        say(f"{mode.name:30} t(B) = {t0} + B x {t1}; off by {100 * line['worst_residual']:.1f} % at most")
+    return Variant(name=mode.name, **asdict(mode), **line, timings=tuple(timings))
 
 
 def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
@@ -94,13 +86,10 @@ def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
         batch = real.made_up_batch(request.model, batch_size)
         seconds = real.time_steps(trainer, batch, request.steps, request.warmup)
         copies = real.time_copies(trainer, batch)
-        copied = sum(part.numel() * part.element_size() for part in batch) if copies else 0
-    return timing_of(batch_size, seconds, request.warmup, copies, copied)
+    return timing_of(batch_size, seconds, request.warmup, copies)
 
 
-def timing_of(
-    batch_size: int, seconds: Sequence[float], warmup: int, copies: Sequence[float], copy_bytes: int
-) -> Timing:
+def timing_of(batch_size: int, seconds: Sequence[float], warmup: int, copies: Sequence[float]) -> Timing:
     """Return a profile's entry for one batch size."""
     times = np.asarray(seconds, dtype=np.float64)
     return Timing(
@@ -110,7 +99,6 @@ def timing_of(
         mean=float(times.mean()),
         sd=float(times.std(ddof=1)),
         lag1=lag1(times),
-        copy_bytes=copy_bytes,
         copy_seconds=float(np.median(copies)) if len(copies) else 0.0,
         quantiles=quantiles_of(times),
     )
@@ -123,27 +111,14 @@ def lag1(times: NDArray[np.float64]) -> float:
     return float(off[1:] @ off[:-1]) / power if power > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """The least-squares line t(B) = t0 + B t1 over batch sizes B, in seconds."""
+def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> dict[str, Any]:
+    """Fit t(B) = t0 + B t1 to the mean seconds of a step by batch size; return the fields of Variant.
 
-    t0: float
-    t1: float
-    t0_interval: Interval | None
-    """95 % interval by Student's t; None for two sizes, which leave no degree of freedom."""
-    t1_interval: Interval | None
-    worst_residual: float
-    """Largest |t(B) - mean| / mean."""
-
-
-def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> Line | None:
-    """Fit a line to the mean seconds of a step by batch size; None for fewer than two sizes.
-
-    The intervals come from the distances of the means from the line, which are much larger than the errors of
-    the means.
+    There are none for fewer than two sizes. The intervals come from the distances of the means from the line,
+    which are much larger than the errors of the means.
     """
     if len(batch_sizes) < 2:
-        return None
+        return {}
     sizes, mean = np.asarray(batch_sizes, np.float64), np.asarray(seconds, np.float64)
     (t1, t0), covariance = np.polyfit(sizes, mean, 1, cov="unscaled")
     residual, freedom = mean - t0 - t1 * sizes, len(sizes) - 2
@@ -153,10 +128,10 @@ def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> Line | Non
         t1_interval, t0_interval = (
             (float(value - half), float(value + half)) for value, half in zip((t1, t0), reach, strict=True)
         )
-    return Line(
-        t0=float(t0),
-        t1=float(t1),
-        t0_interval=t0_interval,
-        t1_interval=t1_interval,
-        worst_residual=float(np.max(np.abs(residual) / mean)),
-    )
+    return {
+        "t0": float(t0),
+        "t1": float(t1),
+        "t0_interval": t0_interval,
+        "t1_interval": t1_interval,
+        "worst_residual": float(np.max(np.abs(residual) / mean)),
+    }

@@ -77,10 +77,8 @@ def model_named(name: str) -> Model:
     return MODELS[name]
 
 
-def choose_device(wanted: str) -> DeviceKind:
+def choose_device(wanted: Literal["auto", "cuda", "cpu"]) -> DeviceKind:
     """Return the device for auto, cpu or cuda. Raises SpecError, MissingError, DeviceError."""
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise SpecError(f"--device {wanted!r} is not known", "use auto, cpu or cuda")
     try:
         torch_spec = find_spec("torch")
     except ValueError:  # sys.modules has a torch without a spec, which blocks its import

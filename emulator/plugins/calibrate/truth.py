@@ -82,7 +82,7 @@ def validate(
 
 def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
     """Return the accelerator to emulate; its steps include the copy of the batch to the device."""
-    timing = timing_of(batch_size, times, 1, copies, 0)
+    timing = timing_of(batch_size, times, 1, copies)
     return AcceleratorSpec(
         name="this one",
         step_seconds=timing.mean + timing.copy_seconds,

@@ -225,10 +225,8 @@ def of_loader(
             facts.append(
                 f"{settings.workers} threads read ahead; how far is not known: the replay has a batch of each"
             )
-    if not settings.workers and settings.marked:
-        facts.append("the thread that marks steps reads between them, and so does the replay")
-    elif not settings.workers:
-        facts.append("the job reads between its steps (num_workers=0), and so does the replay")
+    if not settings.workers:
+        facts.append("the job reads between its steps, without workers, and so does the replay")
     if settings.sampler in ("WeightedRandomSampler", "custom") and not settings.marked:
         facts.append(
             f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"

@@ -123,18 +123,16 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
         notes=tuple(notes),
         loaders=loaders,
         rest=watch.rest(),
-        overhead=_overhead(watch, ran, tables, warmup) if ran else None,
+        overhead=_overhead(watch, tables, warmup) if ran else None,
         names=watch.reduction.names or {},
     )
     return put(folder, seen, tables, warmup)
 
 
-def _overhead(watch: Watch, ran: Ran, tables: Sequence[Table], warmup: int) -> Overhead:
+def _overhead(watch: Watch, tables: Sequence[Table], warmup: int) -> Overhead:
     table = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
     return Overhead(
         calls=watch.tracer.lines,
-        recorder_cpu_seconds=ran.recorder_cpu,
-        job_seconds=ran.seconds,
         traced_step_seconds=from_batch_to_batch(table[table["traced"] == 1]),
         step_seconds=from_batch_to_batch(table[table["traced"] == 0]),
     )

@@ -121,10 +121,6 @@ class Overhead:
 
     calls: int
     """Number of lines of strace."""
-    recorder_cpu_seconds: float
-    """CPU seconds of feedrate while the job ran."""
-    job_seconds: float
-    """Run time of the job, in seconds."""
     traced_step_seconds: float | None = None
     """Median seconds from batch to batch while calls were traced, after the warm-up."""
     step_seconds: float | None = None

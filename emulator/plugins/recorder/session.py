@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import selectors
 import shutil
 import signal
@@ -50,9 +49,6 @@ class Ran:
 
     status: int
     """Exit status; -N for signal N."""
-    seconds: float
-    recorder_cpu: float
-    """CPU seconds of this process while the job ran."""
     stopped: bool
     """True if the recording ended before the job, after the requested steps."""
 
@@ -187,20 +183,13 @@ def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int,
     with scratch() as (folder, _):
         listener = Listener(folder, watch, traced, enough)
         words = strace.command(folder / _CALLS, job) if watch.traced else list(job)
-        before, begin = _cpu(), time.monotonic()
         try:
             status = _run(words, environment(folder, watch.traced))
         finally:
-            seconds, cpu = time.monotonic() - begin, _cpu() - before
             listener.stop()
     if listener.failure:
         sys.stderr.write(f"feedrate record: {listener.failure}; the job was not affected\n")
-    return Ran(status=status, seconds=seconds, recorder_cpu=cpu, stopped=listener.full)
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return Ran(status=status, stopped=listener.full)
 
 
 def _run(words: Sequence[str], env: dict[str, str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -294,7 +295,7 @@ class Watch:
 
     def _counters(self, keys: list[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
         """Return the sum of the counters `used` since the start of the processes of the loaders `keys`."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for key in keys:
             seen = self.loaders[key]
             parts = [_since(self._begun.get(one, {}), used.get(one, {})) for one in seen.workers]
@@ -306,8 +307,7 @@ class Watch:
                 shared = alone > len(keys)
                 parts = [] if shared else [_since(seen.base, now)]
             for part in parts:
-                for name, value in part.items():
-                    total[name] = total.get(name, 0) + value
+                total.update(part)
         return total
 
     def rest(self) -> Reads:
@@ -315,11 +315,10 @@ class Watch:
         for key in [key for key in self.reduction.groups if key not in self.loaders and key != "rest"]:
             self.reduction.move(key, "rest")
         mine = {worker for seen in self.loaders.values() for worker in seen.workers}
-        counters: dict[str, int] = {}
+        counters: Counter[str] = Counter()
         for process, used in self._used.items():
             if process not in mine:
-                for name, value in used.items():
-                    counters[name] = counters.get(name, 0) + value
+                counters.update(used)
         return self.reduction.seen("rest", counters, not self.traced)
 
 

@@ -31,8 +31,6 @@ class HeldOut:
     ranks: int
     measured: float
     simulated: float
-    least: bool
-    """True if no limit was visible without this count, so that `simulated` is a lower bound."""
     interval: tuple[float, float]
     """95 % interval of a run around `simulated`."""
     constant: float
@@ -67,7 +65,6 @@ def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
                 ranks=ranks,
                 measured=statistics.mean(one.efficiency for one in left),
                 simulated=guess.point.x_ideal,
-                least=system.lower_bound,
                 interval=guess.interval,
                 constant=statistics.mean(one.efficiency for one in others),
                 cap=min(1.0, most / ranks),
