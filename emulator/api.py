@@ -7,7 +7,7 @@
 >>> emulator.find_knee(made.points).sentence.startswith("This storage feeds")
 True
 >>> [picture.name for picture in emulator.figures(made)][:3]
-['throughput', 'utilisation', 'step-time']
+['throughput', 'utilization', 'step-time']
 """
 
 from __future__ import annotations

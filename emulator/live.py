@@ -55,7 +55,7 @@ class Now:
     bytes_per_second: float | None = None
     """Present rate of all ranks; with many ranks, scaled up from some of them."""
     au: float | None = None
-    """Present accelerator utilisation (0 to 1) of the same ranks."""
+    """Present accelerator utilization (0 to 1) of the same ranks."""
     limit: str = ""
     """Limit of the last finished run: `storage at 8 ranks`."""
     knee: tuple[float, float, float] | None = None

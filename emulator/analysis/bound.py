@@ -267,7 +267,7 @@ def answers_at_once(facts: Facts) -> Bound | None:
     return Bound(kind="latency", evidence=evidence)
 
 
-# From here on: the load of the hosts, for kernels without schedstat. Utilisation first, then saturation of
+# From here on: the load of the hosts, for kernels without schedstat. Utilization first, then saturation of
 # the next resource: Gregg's USE method (2013).
 
 

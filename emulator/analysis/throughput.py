@@ -1,4 +1,4 @@
-"""Throughput and accelerator utilisation of a point's steps; tests whether a series has settled.
+"""Throughput and accelerator utilization of a point's steps; tests whether a series has settled.
 
 For one rank, over its steps while all were busy:
 
@@ -40,7 +40,7 @@ class Throughput(Rates):
     """Rates, and how well they keep the accelerators busy."""
 
     au: float
-    """Accelerator utilisation, 0 to 1."""
+    """Accelerator utilization, 0 to 1."""
 
 
 def durations(steps: Steps) -> Floats:

@@ -180,7 +180,7 @@ class TrainingSpec:
     sync: Literal["step", "epoch", "none"] = "step"
     """Points at which ranks wait for each other; data-parallel training does so after every step."""
     au_threshold: float = 0.90
-    """Accelerator utilisation (0 to 1) that the storage has to sustain."""
+    """Accelerator utilization (0 to 1) that the storage has to sustain."""
     shuffle_seed: int = 0
     """Seed of the epoch orders."""
 

@@ -184,7 +184,7 @@ class Point:
     x_ideal: float
     """Ratio samples_per_second / ideal_samples_per_second."""
     au: float
-    """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute, in the
+    """Accelerator utilization (0 to 1) as MLPerf Storage defines it, from nominal compute, in the
     accelerators' time, which no late process holds up: what the storage feeds. NaN: not measured, since
     batches that were read ahead decide it: too few steps, or data that came slower than they were consumed
     (flag `short`)."""

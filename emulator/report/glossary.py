@@ -12,7 +12,7 @@ GLOSSARY = {
     "client": "A host that reads. Its cores, its memory, its network link and the loader are the client's.",
     "loader": "The part that reads and prepares batches: torch is PyTorch's DataLoader with its worker "
     "processes; direct reads the same bytes in the same order for a fraction of the CPU.",
-    "AU": "Accelerator utilisation: nominal compute over elapsed time, the first step of each epoch "
+    "AU": "Accelerator utilization: nominal compute over elapsed time, the first step of each epoch "
     "left out, as MLPerf Storage defines it.",
     "AU here": "The AU that a training on these clients would get: the same steps in the time of the "
     "processes, with every delay of the client.",

@@ -53,7 +53,7 @@ def answer(result: RunResult) -> str:
     rate = f"{ranks} read {show_rate(point.bytes_per_second)}"
     if math.isnan(point.bytes_per_second) and point.au_published is not None:
         return (
-            f"{ranks} had {percent(point.au_published)} % accelerator utilisation as published; which rate "
+            f"{ranks} had {percent(point.au_published)} % accelerator utilization as published; which rate "
             "that is cannot be told from what was published."
         )
     if not computes(point):
@@ -65,7 +65,7 @@ def answer(result: RunResult) -> str:
         return f"{text}; AU is not measured: too few steps beside the batches that are read ahead."
     here = "" if point.au_here is None else f"; a training on these clients gets {percent(point.au_here)} %"
     first = ", without the first step of each epoch" if point.epochs > 1 else ""
-    return f"{text}, at {percent(point.au)} % accelerator utilisation{first}{here}."
+    return f"{text}, at {percent(point.au)} % accelerator utilization{first}{here}."
 
 
 def setting(result: RunResult) -> str:

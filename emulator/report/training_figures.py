@@ -181,8 +181,8 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     ]
 
 
-def utilisation(result: RunResult) -> fig.Figure | None:
-    """Draw accelerator utilisation and X/X_ideal against the process count, with the threshold."""
+def utilization(result: RunResult) -> fig.Figure | None:
+    """Draw accelerator utilization and X/X_ideal against the process count, with the threshold."""
     points = [point for point in by_ranks(result) if computes(point)]
     if not points:
         return None
@@ -191,8 +191,8 @@ def utilisation(result: RunResult) -> fig.Figure | None:
     threshold = 100 * threshold_of(result)
     return fig.against_processes(
         (
-            "utilisation",
-            "Accelerator utilisation",
+            "utilization",
+            "Accelerator utilization",
             "AU: nominal compute over elapsed time, as MLPerf Storage defines it. X/X_ideal: samples per "
             "second over what accelerators that never wait would consume. Both leave out the first step of "
             "an epoch.",
@@ -334,5 +334,5 @@ def mean_steps(result: RunResult) -> dict[int, tuple[float, ...]]:
     }
 
 
-FIGURES = (throughput, utilisation, step_time, over_time)
+FIGURES = (throughput, utilization, step_time, over_time)
 """Figures in the order of a page."""

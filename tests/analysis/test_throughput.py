@@ -49,7 +49,7 @@ def test_ranks_add_up_and_au_is_their_mean():
     assert both.au == pytest.approx((1.0 + 0.5) / 2)
 
 
-def test_an_overslept_wait_is_no_utilisation():
+def test_an_overslept_wait_is_no_utilization():
     rows = steps_of(0, [0.0] * 5, overshoot=0.5)
     assert throughput(rows).au == pytest.approx(0.5)
     assert overshoot_p99(rows, 0.5) == pytest.approx(1.0)

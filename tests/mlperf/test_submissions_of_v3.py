@@ -169,7 +169,7 @@ def test_what_was_published_is_shown_where_the_formula_is_unknown(tmp_path):
     assert feedrate("import", tmp_path / "run", "--out", tmp_path / "out").status == 0
     shown = " ".join(feedrate("report", tmp_path / "out").out.split())
     au = 100 * run.x_ideal * 1.04
-    assert f"2 processes had {au:.1f} % accelerator utilisation as published" in shown
+    assert f"2 processes had {au:.1f} % accelerator utilization as published" in shown
     assert "nan" not in shown and "too few steps" not in shown
 
 

@@ -22,7 +22,7 @@ def lognormal(steps, ranks, seed=0, mean=100e6, sigma=0.3):
     return mean * np.exp(sigma * random.standard_normal((steps, ranks)) - sigma**2 / 2)
 
 
-def utilisation(scene, ready, warm=0):
+def utilization(scene, ready, warm=0):
     """Mean over ranks of compute / time from the end of step `warm` on; without barriers."""
     end = ready + scene.compute
     seconds = end[-1] - (end[warm - 1] if warm else 0.0)

@@ -10,7 +10,7 @@ from systems.simulator_scenes import (
     lognormal,
     mean_value_analysis,
     scene,
-    utilisation,
+    utilization,
 )
 
 from emulator.errors import MissingError
@@ -53,7 +53,7 @@ def test_without_read_ahead_ranks_are_customers_of_a_closed_queue(ranks):
         lognormal(1500, ranks, seed=ranks), compute=think, prefetch=0, system=100e6 / service, latency=latency
     )
     expected = mean_value_analysis(ranks, think + latency, service) * think / ranks
-    assert utilisation(case, play(case).ready, warm=20) == pytest.approx(expected, abs=0.005)
+    assert utilization(case, play(case).ready, warm=20) == pytest.approx(expected, abs=0.005)
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 8])
@@ -61,7 +61,7 @@ def test_without_read_ahead_ranks_are_customers_of_a_closed_queue(ranks):
 def test_with_read_ahead_equal_ranks_share_the_limit(prefetch, ranks):
     """AU = min(1, C / (N r)) within 0.2 points: 10 ranks ask for all of C."""
     case = scene(np.full((60, ranks), 100e6), prefetch=prefetch, system=1e9)
-    assert utilisation(case, play(case).ready, warm=10) == pytest.approx(min(1, 10 / ranks), abs=0.002)
+    assert utilization(case, play(case).ready, warm=10) == pytest.approx(min(1, 10 / ranks), abs=0.002)
 
 
 @quick

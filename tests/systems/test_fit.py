@@ -24,7 +24,7 @@ from emulator.plugins.systems.predict import (
 )
 from emulator.plugins.systems.seen import Seen, described, seen_in
 from emulator.plugins.systems.simulate import simulate
-from emulator.plugins.systems.sizing import utilisation
+from emulator.plugins.systems.sizing import utilization
 from emulator.plugins.systems.system import (
     ClientSystem,
     Evidence,
@@ -100,7 +100,7 @@ def test_below_saturation_there_is_only_a_lower_bound():
     assert 300e6 < fit_.at_least <= 400e6
     assert found.system.storage.bandwidth is None, "a limit that nobody saw is not written as one"
     assert found.unlimited == "AU 100 % at 4 ranks: the storage was not at its limit"
-    assert utilisation(TINY, found.system, 8) < 0.6, "predictions use what is known to be there"
+    assert utilization(TINY, found.system, 8) < 0.6, "predictions use what is known to be there"
 
 
 def test_a_limit_whose_interval_has_no_end_is_not_seen():
@@ -124,7 +124,7 @@ def test_a_cost_of_each_step_and_a_start_are_found_again():
     assert found.clients.start == pytest.approx(0.7, abs=0.02)
     low, high = found.fit.interval["step_cost"]
     assert low < 0.002 < high
-    assert utilisation(TINY, found, 1) == pytest.approx(50 / 52, abs=0.003), "never exactly 100 %"
+    assert utilization(TINY, found, 1) == pytest.approx(50 / 52, abs=0.003), "never exactly 100 %"
 
 
 def test_runs_that_no_model_describes_are_refused():

@@ -11,20 +11,20 @@ from emulator.plugins.systems import cli
 from emulator.plugins.systems.plan import plan
 from emulator.plugins.systems.predict import on_paper, predict
 from emulator.plugins.systems.simulate import simulate
-from emulator.plugins.systems.sizing import feeds, needs, utilisation
+from emulator.plugins.systems.sizing import feeds, needs, utilization
 from emulator.plugins.systems.system import ClientSystem, Evidence, Fitted, StorageSystem, System, load_system
 
 TINY = load_workload("unet3d-tiny")
 A100 = load_workload("unet3d-a100", ["training.sync=none"])
 
 
-def test_the_count_is_where_utilisation_crosses_the_threshold():
+def test_the_count_is_where_utilization_crosses_the_threshold():
     system = System(storage=StorageSystem(bandwidth=45e9))
     found = feeds(A100, system)
     assert found.bound.name == "storage bandwidth"
     assert found.accelerators == pytest.approx(45e9 / A100.demand / 0.9, abs=1)
-    assert utilisation(A100, system, found.accelerators) >= 0.9
-    assert utilisation(A100, system, found.accelerators + 1) < 0.9
+    assert utilization(A100, system, found.accelerators) >= 0.9
+    assert utilization(A100, system, found.accelerators + 1) < 0.9
 
 
 def test_plan_simulate_and_efficiency_give_one_number_and_one_interval(tmp_path, capsys):
@@ -87,7 +87,7 @@ def test_run_to_run_variation_decides_where_latency_alone_keeps_an_accelerator_a
     fed, starved = 0.001, 0.05
     while starved - fed > 1e-6:
         middle = (fed + starved) / 2
-        enough = utilisation(A100, with_latency(middle), 1) >= 0.9
+        enough = utilization(A100, with_latency(middle), 1) >= 0.9
         fed, starved = (middle, starved) if enough else (fed, middle)
     just, almost = feeds(A100, with_latency(fed)), feeds(A100, with_latency(starved))
     assert just.accelerators > 20 and just.interval[0] == 0
@@ -105,7 +105,7 @@ def test_what_is_needed_is_enough_and_no_more():
     system = System(
         storage=StorageSystem(bandwidth=found.bandwidth / 0.9), clients=ClientSystem(hosts=4, nic=found.nic)
     )
-    assert utilisation(A100, system, 16) == pytest.approx(0.9, abs=0.005)
+    assert utilization(A100, system, 16) == pytest.approx(0.9, abs=0.005)
     assert any("; 100 Gb/s with" in line for line in plan([A100], None, 16, per_host=4).lines), "52 Gb/s"
 
 

@@ -325,7 +325,7 @@ def _warm_up(runs: TrainingRuns, version: Version) -> Answer:
     return (f"{more} more runs", more == 1) if more > 0 else ("none in this result", None)
 
 
-def _utilisation(runs: TrainingRuns, version: Version) -> Answer:
+def _utilization(runs: TrainingRuns, version: Version) -> Answer:
     # min() may skip a NaN, and give 0.95 for 0.95 and "not measured".
     if any(math.isnan(run.au) for run in runs.counted):
         return "not measured in every run: too few steps", None
@@ -560,7 +560,7 @@ TRAINING = (
     Rule((None, None, "3.4.2"), BOTH, "file systems", _APART, _separate),
     Rule(("2", "6.6", "2.1.17"), BOTH, "runs", f"{RUNS}, one after the other", _runs),
     Rule(("2", "6.6", "2.1.17"), BOTH, "warm-up run before them", "1", _warm_up),
-    Rule(("1", "4", "3.3.2"), BOTH, "AU of every run", "at least {subject.au_percent:g} %", _utilisation),
+    Rule(("1", "4", "3.3.2"), BOTH, "AU of every run", "at least {subject.au_percent:g} %", _utilization),
     Rule(("2", "6.7", ""), BOTH, "spread of the runs' throughput", _SPREAD, _spread),
     Rule(("2", "6.6", ""), BOTH, "shuffle seeds", "a different one for every run", _seeds),
     Rule(("5", "9", "3.3.6"), BOTH, "accelerators on a host", "the same on every host", _same_on_every_host),

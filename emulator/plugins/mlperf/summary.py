@@ -97,12 +97,12 @@ class PublishedTraining(Machines):
 
     @property
     def au(self) -> tuple[float, ...]:
-        """Return the accelerator utilisation of each epoch, 0 to 1."""
+        """Return the accelerator utilization of each epoch, 0 to 1."""
         return tuple(value / 100 for value in self.metric.train_au_percentage)
 
     @property
     def mean_au(self) -> float:
-        """Return the accelerator utilisation, mean over the epochs."""
+        """Return the accelerator utilization, mean over the epochs."""
         return sum(self.au) / len(self.au)
 
     @property

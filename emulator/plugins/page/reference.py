@@ -39,7 +39,7 @@ class Entry:
     """Number of hosts; None if unknown."""
     bytes_per_second: float
     au: float | None
-    """Accelerator utilisation (0 to 1); None if the workload does not compute."""
+    """Accelerator utilization (0 to 1); None if the workload does not compute."""
     x_ideal: float | None
     flagged: bool = False
     used: bool = True

@@ -1,6 +1,6 @@
 """Capacity planning: accelerators that a system feeds, and storage that accelerators need.
 
-Both search, by halving and simulation, for the count (or bandwidth) at which accelerator utilisation crosses
+Both search, by halving and simulation, for the count (or bandwidth) at which accelerator utilization crosses
 the threshold; formulas only give the start.
 """
 
@@ -48,7 +48,7 @@ class Feeds:
         return math.floor(self.crossing)
 
 
-def utilisation(workload: Workload, system: System, ranks: int, over: Simulation | None = None) -> float:
+def utilization(workload: Workload, system: System, ranks: int, over: Simulation | None = None) -> float:
     """Simulate ranks, and return throughput / ideal (0 to 1), which is AU if all steps have the same compute.
 
     `over` is the run; None for one without ends of epochs.
@@ -112,7 +112,7 @@ class _Runs:
     def efficiency(self, ranks: int) -> float:
         """Return throughput / ideal at a count."""
         if ranks not in self.known:
-            self.known[ranks] = utilisation(self.workload, self.system, ranks, self.over)
+            self.known[ranks] = utilization(self.workload, self.system, ranks, self.over)
         return self.known[ranks]
 
     def crossing(self, wanted: float, tolerance: float = _TOLERANCE) -> float:
@@ -229,14 +229,14 @@ def needs(
     hosts = -(-accelerators // per_host)
 
     def with_storage(rate: float) -> float:
-        return utilisation(workload, System(storage=StorageSystem(bandwidth=rate)), accelerators)
+        return utilization(workload, System(storage=StorageSystem(bandwidth=rate)), accelerators)
 
     bandwidth = _least(with_storage, wanted, accelerators * each)
 
     def with_nic(rate: float) -> float:
         storage = StorageSystem(bandwidth=bandwidth / (1 - margin))
         system = System(storage=storage, clients=ClientSystem(hosts=hosts, nic=rate))
-        return utilisation(workload, system, accelerators)
+        return utilization(workload, system, accelerators)
 
     nic = _least(with_nic, wanted, per_host * each)
     cost = cpu_seconds_per_gb
