@@ -36,6 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from against_pytorch import Case, trained
 from processes import Files, feedrate, machine, peak_pss, publish, table_line
 from read_path import fio
@@ -44,6 +45,7 @@ import emulator
 from emulator.dataset.manifest import read_manifest
 from emulator.record.out import read_result
 from emulator.record.result import Point
+from emulator.record.steps import read_steps
 
 PSS_SECONDS = 4.0
 """Between two looks at the memory of all ranks: a look costs as much as some ranks do."""
@@ -83,6 +85,8 @@ class Held:
     """Bytes, of all of its processes together."""
     plain: tuple[float, ...]
     """GB/s of a loop that only reads, before and after; of a cold run none."""
+    late: float
+    """99th percentile over the steps of |overshoot| and lateness, as a share of the step time."""
 
 
 def main() -> None:
@@ -197,7 +201,9 @@ def _run(options: argparse.Namespace, files: Files, kind: str, cache: str, ranks
         peak = peak_pss(command, _environment(), PSS_SECONDS)
         seconds = time.monotonic() - begin
         plain += [_plain(files)] if plain else []
-        return Held(kind, cache, read_result(out).points[0], seconds, peak, tuple(plain))
+        rows = read_steps(out)
+        late = float(np.percentile(np.abs(rows["overshoot"]) + rows["late"], 99)) / STEP_SECONDS
+        return Held(kind, cache, read_result(out).points[0], seconds, peak, tuple(plain), late)
 
 
 def _trained(options: argparse.Namespace, files: Files, ranks: int) -> float:
@@ -235,7 +241,7 @@ def _row(run: Held) -> str:
         f"| {here} | {point.x_ideal:.3f} "
         f"| {point.bytes_per_second / 1e9:.2f} | {plain} "
         f"| {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
-        f"| {100 * point.overshoot_p99:.1f} % | {run.seconds - point.seconds:.1f} "
+        f"| {100 * run.late:.1f} % | {run.seconds - point.seconds:.1f} "
         f"| {run.memory / point.ranks / 1e6:.0f} |"
     )
 

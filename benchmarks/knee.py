@@ -130,7 +130,7 @@ def point(ranks: int, efficiency: float) -> Point:
         ranks=ranks, hosts=(), epochs=2, steps=10, samples=100, bytes=100, left_out=0, seconds=10.0,
         samples_per_second=efficiency * ranks, bytes_per_second=efficiency * ranks,
         ideal_samples_per_second=ranks, x_ideal=efficiency, au=efficiency, x_ideal_first=efficiency,
-        au_first=efficiency, wait_share=1 - efficiency, barrier_share=0.0, overshoot_p99=0.001,
+        au_first=efficiency, wait_share=1 - efficiency, barrier_share=0.0,
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def point(
         samples=samples, bytes=samples * SAMPLE_BYTES, left_out=3, seconds=seconds, samples_per_second=rate,
         bytes_per_second=rate * SAMPLE_BYTES, ideal_samples_per_second=ideal, x_ideal=efficiency,
         au=min(1.0, efficiency * 1.002), x_ideal_first=efficiency * 0.97, au_first=efficiency * 0.975,
-        wait_share=wait * 0.8, barrier_share=wait * 0.2, overshoot_p99=0.002, resident_share=0.0,
+        wait_share=wait * 0.8, barrier_share=wait * 0.2, resident_share=0.0,
         read_latency={str(edge): count for edge, count in zip(edges, counts, strict=True) if count},
         flags=flags,
     )  # fmt: skip

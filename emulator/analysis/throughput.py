@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.analysis.parts import WHOLE, Floats, Whole, least, quantile
+from emulator.analysis.parts import WHOLE, Floats, Whole, least
 from emulator.record.steps import Steps
 
 
@@ -176,17 +176,6 @@ def sustained(steps: Steps, consumed: Rates, over: Whole = WHOLE) -> Rates:
     if found is None or found.bytes_per_second >= consumed.bytes_per_second:
         return consumed
     return found
-
-
-def overshoot_p99(steps: Steps, step_seconds: float, over: Whole = WHOLE) -> float:
-    """99th percentile over the steps of |overshoot| and lateness, as a share of the step time.
-
-    Whether it held the accelerator up or not: a process that comes late also asks late for the next data.
-    0 without compute.
-    """
-    if step_seconds <= 0:
-        return 0.0
-    return quantile(np.abs(steps["overshoot"]) + steps["late"], 0.99, over) / step_seconds
 
 
 def share_of_time(steps: Steps, column: str, over: Whole = WHOLE) -> float:

@@ -198,8 +198,6 @@ class Point:
     """Share of the ranks' loop time waiting for other ranks."""
     barrier_seconds: float | None = None
     """Seconds of a step's barrier when all ranks come at once, before the loop; None: not measured."""
-    overshoot_p99: float
-    """99th percentile over steps of how late the process was at the end, as a share of the step time."""
     overshoot_share: float = 0.0
     """Share of the ranks' loop time that accelerators were held up by their own processes."""
     resident_share: float | None = None

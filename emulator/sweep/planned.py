@@ -42,5 +42,4 @@ def planned_point(job: TrainingJob, manifest: Manifest, number: int, hosts: Sequ
         au_first=unknown,
         wait_share=unknown,
         barrier_share=unknown,
-        overshoot_p99=unknown,
     )

@@ -30,7 +30,6 @@ def point(ranks: int, efficiency: float, **fields: Any) -> Point:
         "au_first": efficiency,
         "wait_share": 1 - efficiency,
         "barrier_share": 0.0,
-        "overshoot_p99": 0.001,
     }
     return Point(**{**values, **fields})
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from logs import drawn, emulated
 
 from emulator.analysis.here import here
-from emulator.analysis.parts import Whole, quantile
+from emulator.analysis.parts import Whole
 from emulator.analysis.point import point_of
 from emulator.analysis.starved import CAUSES, RankAccount, starved
 from emulator.analysis.throughput import busy, rate_series
@@ -104,8 +104,3 @@ def test_a_point_in_parts_is_the_point_of_all_rows(seed, ranks, steps, epoch, sy
     for found in in_parts(rows, cuts, figures):
         assert close(found, whole)
     assert sum(getattr(whole[1], cause) for cause in CAUSES) == pytest.approx(1.0) or not whole[1].seconds
-
-
-@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=200), st.floats(0, 1))
-def test_a_quantile_is_numpys(values, share):
-    assert quantile(np.array(values), share) == pytest.approx(np.percentile(values, 100 * share), rel=1e-9)

@@ -10,7 +10,6 @@ from emulator.analysis.throughput import (
     arrived,
     busy,
     loop_seconds,
-    overshoot_p99,
     rate_series,
     share_of_time,
     steady,
@@ -52,7 +51,6 @@ def test_ranks_add_up_and_au_is_their_mean():
 def test_an_overslept_wait_is_no_utilization():
     rows = steps_of(0, [0.0] * 5, overshoot=0.5)
     assert throughput(rows).au == pytest.approx(0.5)
-    assert overshoot_p99(rows, 0.5) == pytest.approx(1.0)
 
 
 def test_the_first_step_of_each_epoch_is_left_out_of_au_and_borders_are_in_x():

@@ -26,7 +26,7 @@ def swept(name: str = "unet3d-b200", command: tuple[str, ...] = ("feedrate",), *
     point = Point(
         ranks=2, hosts=(host,), epochs=epochs, steps=steps, samples=samples, bytes=samples * size, left_out=0,
         seconds=1000.0, samples_per_second=40.0, bytes_per_second=40.0 * size, ideal_samples_per_second=41.0,
-        wait_share=0.0, barrier_share=0.0, overshoot_p99=0.0, **dict.fromkeys(shares, 0.97),
+        wait_share=0.0, barrier_share=0.0, **dict.fromkeys(shares, 0.97),
     )  # fmt: skip
     return new_result(
         "sweep", command=command, loader="torch", points=(replace(point, **changes),) * 6,

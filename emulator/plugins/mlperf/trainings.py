@@ -13,7 +13,7 @@ import numpy as np
 from emulator.analysis.flags import small_dataset
 from emulator.analysis.knee import find_knee
 from emulator.analysis.point import with_course
-from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_time
+from emulator.analysis.throughput import loop_seconds, share_of_time
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
@@ -160,7 +160,6 @@ def imported_point(imported: ImportedTraining) -> Point:
         au_here_first=every,
         wait_share=share_of_time(rows, "wait") if logged else math.nan,
         barrier_share=share_of_time(rows, "barrier") if logged else math.nan,
-        overshoot_p99=overshoot_p99(rows, spec.accelerator.step_seconds) if logged else math.nan,
         flags=tuple(_flags(imported)),
     )
 

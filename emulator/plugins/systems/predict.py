@@ -203,7 +203,6 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
         au_first=all_steps.au,
         wait_share=share_of_time(every, "wait"),
         barrier_share=share_of_time(every, "barrier"),
-        overshoot_p99=0.0,
         au_here=utilised.au,  # a simulated process is never late
         au_here_first=all_steps.au,
     )
