@@ -171,13 +171,14 @@ def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
     return frozenset(file.stem.removeprefix("mca_pmix_") for file in files)
 
 
-def unlink_segments(maps: Path = Path("/proc/self/maps")) -> None:
-    """Remove the names in /dev/shm of MPICH's shared memory that this process has mapped.
+def shared_segments(process: int | str = "self") -> list[Path]:
+    """Return the names in /dev/shm of MPICH's shared memory that `process` has mapped. Raises OSError.
 
-    MPICH removes them when it ends, but not if ranks are killed. Call this when all ranks have mapped it.
+    MPICH removes them when it ends, but not if ranks are killed. So remove them once all ranks have mapped
+    it, or if a rank is killed before that.
     """
-    for path in re.findall(r" (/dev/shm/mpich_shm_\S+)$", maps.read_text(), re.MULTILINE):
-        Path(path).unlink(missing_ok=True)
+    maps = Path(f"/proc/{process}/maps").read_text()
+    return [Path(name) for name in re.findall(r" (/dev/shm/mpich_shm_\S+)$", maps, re.MULTILINE)]
 
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:

@@ -29,8 +29,8 @@ from emulator.launch.launched import (
     rank_hint,
     require_family,
     require_world,
+    shared_segments,
     started_by_mpi,
-    unlink_segments,
 )
 from emulator.launch.process import write_stderr
 from emulator.launch.watch import OPTION, storage_timeout
@@ -112,7 +112,8 @@ def _joined(mpi: Any, library: Library) -> MpiComm:
     require_world(comm.rank, comm.size, library)
     if library.family == "MPICH":
         comm.barrier()
-        unlink_segments()
+        for segment in shared_segments():
+            segment.unlink(missing_ok=True)
     comm.differences = _compared(comm, library)
     watch_each_other(comm)
     comm.links, comm.unjoined = join_hosts(comm)

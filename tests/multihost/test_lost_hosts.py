@@ -68,6 +68,7 @@ def cut_off():
 def test_a_fault_at_the_start_ends_the_run(starting, fault):
     """The ranks of other hosts wait in MPI_Init, where no thread of theirs gets to run."""
     run, out = starting
+    before = set(Path("/dev/shm").glob("mpich_shm_*"))
     while not all(pids_on(host, "emulator") for host in HOSTS[:2]):
         time.sleep(0.01)
     began = time.monotonic()
@@ -79,6 +80,10 @@ def test_a_fault_at_the_start_ends_the_run(starting, fault):
     assert run.returncode != 0 and not out.exists()
     (line,) = [line for line in errors.splitlines() if "feedrate: error:" in line]
     assert re.search(rf"rank 0 on {HOSTS[0]} \(process \d+\) has waited .* for 3 ranks to start", line)
+    deadline = time.monotonic() + 5
+    while (left := set(Path("/dev/shm").glob("mpich_shm_*")) - before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
 
 
 def test_a_rank_that_is_killed_ends_the_run(reading):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,8 +11,11 @@ import pytest
 from emulator.launch.deadline import ended_after
 
 CALL = """
-import ctypes, os
+import ctypes, mmap, os, sys
 from emulator.launch.deadline import ended_after
+with open(sys.argv[1], "w+b") as file:
+    file.truncate(4096)
+    memory = mmap.mmap(file.fileno(), 4096)
 with ended_after(1.0, lambda: os.write(1, b"late")):
     ctypes.PyDLL(None).sleep(SECONDS)
 print("in time")
@@ -20,9 +24,15 @@ print("in time")
 
 @pytest.mark.parametrize(("seconds", "status", "said"), [(60, -9, "late"), (0, 0, "in time\n")])
 def test_only_a_call_that_takes_too_long_ends_the_process(seconds, status, said):
-    words = [sys.executable, "-c", CALL.replace("SECONDS", str(seconds))]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stdout) == (status, said)
+    """Then MPICH cannot remove its shared memory."""
+    segment = Path(f"/dev/shm/mpich_shm_of_test_{os.getpid()}")
+    words = [sys.executable, "-c", CALL.replace("SECONDS", str(seconds)), segment]
+    try:
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stdout) == (status, said)
+        assert segment.exists() == (status == 0)  # the child has ended, too: it had stdout
+    finally:
+        segment.unlink(missing_ok=True)
 
 
 def test_nothing_is_left_of_a_call_in_time():
