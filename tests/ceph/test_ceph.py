@@ -18,6 +18,7 @@ from hosts import lab
 from emulator.config.storage import parse_place
 from emulator.errors import StorageError
 from emulator.record.out import read_result
+from emulator.record.steps import read_steps
 from emulator.storage import open_store
 from emulator.storage.base import HEAD, Storage, Store, WriteOptions
 
@@ -121,24 +122,27 @@ def test_damage_is_found_and_made_good(cluster: Path, place: str) -> None:
 def test_a_gateway_that_stops_for_a_while_is_waited_for_counted_and_flagged(
     cluster: Path, tmp_path: Path
 ) -> None:
-    """Every byte is that of the manifest all the same. An epoch, read as it begins, takes 1.8 s."""
+    """Every byte is that of the manifest all the same. Four epochs, read as they begin, take 7 s."""
     good("generate", "s3://bucket/held", *GENERATE)
-    gateway = int((cluster / "client.rgw.a.pid").read_text())
-    hold = threading.Timer(3.0, os.kill, (gateway, signal.SIGSTOP))
-    release = threading.Timer(5.0, os.kill, (gateway, signal.SIGCONT))
-    hold.start()
-    release.start()
+    out, gateway, over = tmp_path / "out", int((cluster / "client.rgw.a.pid").read_text()), threading.Event()
+
+    def hold() -> None:
+        while not ((out / "spool").is_dir() and len(read_steps(out))) and not over.wait(0.1):
+            pass
+        os.kill(gateway, signal.SIGSTOP)
+        over.wait(2.0)
+        os.kill(gateway, signal.SIGCONT)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
     try:
         place = "s3://bucket/held?timeout=700ms&retries=8"
         slow = ("--set", "accelerator.step_seconds=0.3")
-        good(
-            "run", place, *RUN, *slow, "--loader", "direct", "-n", 2, "--epochs", 4, "--out", tmp_path / "out"
-        )
+        good("run", place, *RUN, *slow, "--loader", "direct", "-n", 2, "--epochs", 4, "--out", out)
     finally:
-        hold.cancel()
-        release.join()
-        os.kill(gateway, signal.SIGCONT)
-    (point,) = read_result(tmp_path / "out").points
+        over.set()
+        holder.join()
+    (point,) = read_result(out).points
     assert point.read_retries.get("timeout", 0) > 0
     assert "retries" in {flag.name for flag in point.flags}
 
@@ -233,7 +237,7 @@ def test_no_pool_no_permission_no_cluster_are_one_clear_line(cluster: Path, tmp_
         (("--pool", "bench", "--ceph-conf", conf, "--ceph-user", "client.nobody"), "--ceph-user"),
         (("--pool", "bench", "--ceph-conf", elsewhere), "monitors"),
     ):
-        done = feedrate("baseline", "rados", *words, "--quick", "--out", tmp_path / "out")
+        done = feedrate("baseline", "rados", *words, "--quick", "--out", tmp_path / said)
         assert done.status == 4 and said in done.one_line(), (words, done.err)
 
 
