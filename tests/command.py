@@ -1,19 +1,24 @@
 """The command as a user runs it."""
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
-from emulator.errors import Inconclusive
+import emulator.cli.main
+from emulator.cli.entry import entry
+from emulator.errors import Inconclusive, MissingError
+from emulator.launch.forkserver import Preload, fork_server, serve_ranks
 from emulator.launch.scratch import ranks_in
+from emulator.registry import VERBS
 
 ANSWERED = (0, Inconclusive.exit_code)
 """Exit statuses of a sweep that is too short, or on too few cores, for a knee to be asked of it."""
@@ -39,8 +44,15 @@ class Done:
 def feedrate(
     *words: object, timeout: float = 90, mpirun: int = 0, cwd: Path | None = None, **environment: str
 ) -> Done:
-    """Run `feedrate WORDS`, as a rank of an mpirun of the user's own when `mpirun` is a rank count."""
+    """Run `feedrate WORDS`, as a rank of an mpirun of the user's own when `mpirun` is a rank count.
+
+    Forked from a process that has imported it, where one runs (see `warm`): the imports would take longer
+    than most commands. Not where Python itself is told something by the environment.
+    """
     command = [sys.executable, "-m", "emulator", *map(str, words)]
+    if _stand_in and not mpirun and not any(name.startswith("PYTHON") for name in environment):
+        environment[_WORDS] = json.dumps([os.fspath(cwd or Path.cwd()), *map(str, words)])
+        command = [*_stand_in, *command]
     if mpirun:
         launcher = Path(sys.executable).parent / "mpirun"
         command = [str(launcher), "--bind-to", "none", "-n", str(mpirun), *command]
@@ -50,6 +62,38 @@ def feedrate(
         stdin=subprocess.DEVNULL, env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment},
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
+
+
+_WORDS = "FEEDRATE_TEST_WORDS"
+_stand_in: list[str] = []
+"""The command line that asks the server of `warm` for a process."""
+
+
+@contextmanager
+def warm(folder: Path) -> Iterator[None]:
+    """Fork commands from a server, whose socket is in `folder`, during the body."""
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with fork_server(folder, Preload(_serve, modules=(emulator.cli.main,)), (), here) as stand_in:
+        _stand_in[:] = stand_in
+        yield
+        _stand_in.clear()
+
+
+def _serve() -> None:
+    import altair  # noqa: F401
+    import jinja2  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    for verb in VERBS:
+        with suppress(MissingError):
+            VERBS.load(verb)
+    serve_ranks(_forked)
+
+
+def _forked() -> None:
+    cwd, *sys.argv[1:] = json.loads(os.environ.pop(_WORDS))
+    os.chdir(cwd)
+    entry()
 
 
 T = TypeVar("T")

@@ -1,10 +1,11 @@
 """Fixtures that tests of several rooms share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
-from command import feedrate
+from command import feedrate, warm
 
 # A deadline per example is a wall-clock limit: tests run beside each other on two cores would fail by chance.
 hypothesis.settings.register_profile("feedrate", deadline=None)
@@ -23,6 +24,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     dropped = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if item not in set(dropped)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with warm(tmp_path_factory.mktemp("warm")):
+        yield
 
 
 @pytest.fixture(scope="session")

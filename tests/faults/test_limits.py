@@ -150,7 +150,8 @@ def test_a_machine_without_memory(tiny, tmp_path):
 @pytest.mark.mpi
 def test_ranks_that_cannot_write_their_own_files_end_the_run_and_no_old_result_is_claimed(tiny, tmp_path):
     """MPI's files exceed `ulimit -f`: ranks die in MPI_Init, and prterun may hang then."""
-    words = ("run", tiny, *TRAINING, "--loader", "direct", "-n", 2, "--out", tmp_path / "out")
+    words = ("run", tiny, *TRAINING[:2], "--steps", 2, "--loader", "direct", "-n", 2)
+    words += ("--out", tmp_path / "out")
     assert feedrate(*words).status == 0
     done = subprocess.run(
         [sys.executable, "-m", "emulator", *map(str, words), "--force"],

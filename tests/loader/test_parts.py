@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def read_all(kind, files, access, *, ranks=1, verify=False, direct=False, spec=R
         loader = make_loader(
             kind, spec, storage, files, checksums=files.checksums if verify else None, access=access
         )
-        found.append(list(loader.read(portions(plan, rank, 7, 0))))
-        loader.close()
+        with closing(loader):
+            found.append(list(loader.read(portions(plan, rank, 7, 0))))
     return found, storage.stats.snapshot()
 
 

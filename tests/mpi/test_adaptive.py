@@ -16,17 +16,17 @@ pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 
 
 def words(tiny, *more):
-    job = ("--workload", "unet3d-tiny", "--loader", "direct", "-n", "10", "--steps", "16")
+    job = ("--workload", "unet3d-tiny", "--loader", "direct", "-n", "8", "--steps", "16")
     return ("sweep", tiny, *job, "--storage", "shaped:200MB/s", *more)
 
 
 def test_it_finds_the_knee_and_says_why_it_stopped(tiny, tmp_path):
     out = tmp_path / "out"
-    done = feedrate(*words(tiny, "--max-runs", "8", "--out", out), timeout=150)
+    done = feedrate(*words(tiny, "--max-runs", "6", "--out", out), timeout=150)
     assert done.status == 0, done.err
     assert "done: " in done.out and "knee between" in done.out
     result = read_result(out)
-    assert 5 <= len(result.points) <= 8
+    assert 5 <= len(result.points) <= 6
     low, high = result.knee.interval
     truth = 200e6 / (80 * result.dataset["bytes"] / result.dataset["files"]) / 0.9
     assert low * 0.9 < truth < high * 1.1

@@ -45,6 +45,7 @@ def test_the_result_tells_everything(three_ranks, tiny):
     assert json.loads((out / "run.json").read_text())["schema"] == 1
 
 
+@pytest.mark.alone  # not made for it a second time
 def test_every_second_of_every_rank_is_accounted_for(three_ranks):
     rows = read_steps(three_ranks[0])
     for rank in range(3):

@@ -1,4 +1,7 @@
-"""`feedrate sweep` with real ranks on a shaped storage: a real knee at a known place."""
+"""`feedrate sweep` with real ranks on a shaped storage: a knee at a known place, and what bounds a point.
+
+`benchmarks/causes.py` has many more causes, on a machine that does nothing else.
+"""
 
 import os
 import subprocess
@@ -8,6 +11,7 @@ import time
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate, ranks_of
 
+from emulator.record.machine import cores
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
@@ -62,6 +66,13 @@ def test_every_point_has_its_steps(swept):
         assert len(mine) == 40 * point.ranks
 
 
+def test_a_point_on_each_side_says_what_bounds_it(swept):
+    result, _, _ = swept
+    fed, _, starved = result.points
+    assert starved.bound.kind == "bandwidth", starved.bound
+    assert fed.bound.kind in unless_crowded(fed, "compute"), fed.bound
+
+
 def test_idle_ranks_sleep(tiny, tmp_path):
     """Three of four ranks have nothing to do for six seconds: under 1 % of a core each."""
     words = ("sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1", "-n", "4", "--loader", "direct")
@@ -86,10 +97,49 @@ def test_idle_ranks_sleep(tiny, tmp_path):
     assert max(spent[:3]) < 0.01 * 4
 
 
-def test_counts_above_the_world_are_refused(tiny, tmp_path):
-    done = feedrate(
-        "sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1,8", "--out", tmp_path / "out", mpirun=2
-    )
-    assert done.status != 0
-    assert "needs 8 processes, but only 2 ranks were started" in done.one_line()
-    assert not (tmp_path / "out").exists()
+def bound_of(out, *words):
+    done = feedrate("run", *words, "--workload", "unet3d-tiny", "--loader", "direct", "--out", out)
+    assert done.status == 0, done.err
+    return read_result(out).points[0]
+
+
+def unless_crowded(point, kind):
+    """What may be said: `kind`, and client-cpu when others keep this machine's cores busy."""
+    (host,) = point.hosts
+    crowded = host.busy_share >= 0.9 or (host.runqueue or 0) > host.cores
+    return (kind, "client-cpu") if crowded else (kind,)
+
+
+@pytest.fixture
+def hogs():
+    """Two busy processes per core, beside the ranks."""
+    code = "while True: pass"
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2 * cores())]
+    yield
+    for hog in started:
+        hog.kill()
+        hog.wait()
+
+
+@pytest.fixture
+def remembered(tiny):
+    """A dataset whose files are in memory: runs of other tests push them out."""
+    for file in tiny.rglob("*.npz"):
+        file.read_bytes()
+    return tiny
+
+
+def test_cpu_that_others_take_is_named(remembered, tmp_path, hogs):
+    """In half a second, too: waits at the beginning of a run are looked up often."""
+    step = ("--set", "accelerator.step_seconds=0.002")
+    point = bound_of(tmp_path / "out", remembered, "-n", 4, "--steps", 100, "--cache", "warm", *step)
+    assert point.bound.kind == "client-cpu", point.bound
+    assert point.starved.cores > point.starved.storage, point.starved
+
+
+def test_a_loader_at_its_limit_is_named(remembered, tmp_path):
+    """One reader thread, files in memory, hardly any compute: nothing but the emulator is left."""
+    quick = ("--set", "accelerator.step_seconds=0.0005", "--set", "loader.workers=1")
+    point = bound_of(tmp_path / "out", remembered, "-n", 1, "--steps", 400, "--cache", "warm", *quick)
+    assert point.bound.kind in unless_crowded(point, "loader"), point.bound
+    assert point.x_ideal < 0.95

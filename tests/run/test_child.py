@@ -118,7 +118,7 @@ def test_a_command_that_was_stopped_as_a_whole_goes_on():
         os.kill(child, signal.SIGSTOP)
         time.sleep(1)
         process.send_signal(signal.SIGSTOP)
-        time.sleep(6)
+        time.sleep(3)
         os.killpg(process.pid, signal.SIGCONT)
         assert process.stdout.read() == "over\n"
     assert process.returncode == 0
