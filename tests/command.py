@@ -72,8 +72,9 @@ _stand_in: list[str] = []
 @contextmanager
 def warm(folder: Path) -> Iterator[None]:
     """Fork commands from a server, whose socket is in `folder`, during the body."""
-    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    with fork_server(folder, Preload(_serve, modules=(emulator.cli.main,)), (), here) as stand_in:
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    preload, environment = Preload(_serve, (emulator.cli.main,)), {**os.environ, "PYTHONPATH": path}
+    with fork_server(folder, preload, (), environment) as stand_in:
         _stand_in[:] = stand_in
         yield
         _stand_in.clear()
