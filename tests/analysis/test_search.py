@@ -11,8 +11,8 @@ from emulator.analysis.search import CountRun, KneeSearch, believe, next_count, 
 
 @pytest.fixture(scope="module")
 def trials() -> list[Trial]:
-    """Three searches on each curve at a deviation of 1 %; the whole table is benchmarks/knee.py."""
-    jobs = [trial_random(name, 0.01, number) for name in FORMS for number in range(3)]
+    """Two searches on each curve at a deviation of 1 %; the whole table is benchmarks/knee.py."""
+    jobs = [trial_random(name, 0.01, number) for name in FORMS for number in range(2)]
     return [trial(truth, 0.01, random, KneeSearch(maximum=4096)) for truth, random in jobs]
 
 

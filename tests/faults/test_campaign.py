@@ -23,7 +23,10 @@ def run_campaign(folder: Path, *words: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(1200)  # the number of cases bounds it, not the machine
-@pytest.mark.parametrize(("fault", "cases"), [(DAMAGED, 64), (KILLED, 21), (WRITING, 21), (FOREIGN, 24)])
+@pytest.mark.parametrize(
+    ("fault", "cases"),
+    [pytest.param(DAMAGED, 64, marks=pytest.mark.long), (KILLED, 21), (WRITING, 21), (FOREIGN, 24)],
+)
 def test_a_few_cases(tmp_path, fault, cases):
     with run_campaign(
         tmp_path, "--only", fault, "--cases", cases, "--seconds", 1000, "--workers", 1

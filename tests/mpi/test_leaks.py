@@ -23,7 +23,7 @@ from emulator.record.steps import read_steps
 pytestmark = pytest.mark.mpi
 
 KINDS = ["direct", "torch"]
-DEFAULT = [("direct", signal.SIGINT), ("torch", signal.SIGTERM)]
+DEFAULT = [("torch", signal.SIGTERM)]
 OTHERS = [
     pytest.param(*run, marks=pytest.mark.long)
     for run in ((kind, number) for kind in KINDS for number in (None, signal.SIGINT, signal.SIGTERM))

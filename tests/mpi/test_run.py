@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import feedrate
+from synthetic_results import plain_sweep
 
 from emulator.analysis.throughput import durations
-from emulator.record.out import read_result
+from emulator.record.out import read_result, write_result
 from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.mpi
@@ -135,12 +136,14 @@ def test_waiting_costs_no_cpu(tiny, tmp_path):
 
 def test_a_result_is_never_overwritten_without_force(tiny, tmp_path):
     words = ("run", tiny, "--workload", "unet3d-tiny", "-n", 1, "--loader", "direct", "--steps", 2)
-    assert feedrate(*words, "--out", tmp_path / "out").status == 0
-    assert read_result(tmp_path / "out").command.count("--out") == 1
+    (tmp_path / "out").mkdir()
+    write_result(tmp_path / "out", plain_sweep())
     again = feedrate(*words, "--out", tmp_path / "out")
     assert again.status == 2
     assert "is not empty" in again.one_line() and "--force" in again.one_line()
+    assert read_result(tmp_path / "out").kind == "sweep"
     assert feedrate(*words, "--out", tmp_path / "out", "--force").status == 0
+    assert read_result(tmp_path / "out").command.count("--out") == 1
 
 
 def test_a_dry_run_tells_the_plan_and_touches_nothing(tiny, tmp_path):
@@ -159,7 +162,6 @@ def test_verified_reads_find_a_flipped_bit(tiny, tmp_path, loader):
     shutil.copytree(tiny, data)
     words = ("run", data, "-w", "unet3d-tiny", "-n", 1, "--loader", loader, "--epochs", 1, "--verify-reads")
     words += ("--set", "accelerator.step_seconds=0")
-    assert feedrate(*words, "--out", tmp_path / "good").status == 0
     sample = sorted(data.rglob("*.npz"))[7]
     content = bytearray(sample.read_bytes())
     content[len(content) // 2] ^= 1
