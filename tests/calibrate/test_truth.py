@@ -18,8 +18,6 @@ from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
-pytestmark = pytest.mark.alone
-
 MODE = ComputeMode(precision="fp32", compiled=False, layout="channels_last")
 LOADER = replace(load_loader("unet3d-tiny"), batch_size=2)
 
@@ -62,6 +60,7 @@ class OtherDevice:
         return 0.0
 
 
+@pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("seconds", "rate", "steps", "au"),
@@ -98,6 +97,7 @@ def test_the_emulation_of_a_device_of_its_own_is_within_5_percent(trainable, sec
     assert au[0] < real < au[1]
 
 
+@pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("rate", "steps", "rounds", "widest"), [(None, 4, 8, 1.8), (12e6, 40, 3, 1.25)], ids=["compute", "data"]

@@ -247,7 +247,6 @@ def test_what_a_host_cannot_hold_is_refused_before_anything_starts(tiny, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.alone
 def test_a_step_of_the_wall_clock_ends_no_run(run: Run) -> None:
     """Files of the ranks are as old as they are after the clock was set forward; heartbeats do not ask."""
     deadline = time.monotonic() + 6  # the storage timeout is 4 s
