@@ -42,19 +42,8 @@ def test_an_error_at_close(shim, tiny, tmp_path, loader):
 @pytest.mark.mpi
 def test_a_worker_that_is_killed_at_its_start(tiny, tmp_path):
     """Python starts a fork server again that dies before it is asked; a worker that dies ends the run."""
-    words = (
-        "run",
-        tiny,
-        *TRAINING[:2],
-        "--steps",
-        8,
-        "--loader",
-        "torch",
-        "-n",
-        1,
-        "--out",
-        tmp_path / "out",
-    )
+    words = ("run", tiny, *TRAINING[:2], "--steps", 8, "--loader", "torch", "-n", 1)
+    words += ("--out", tmp_path / "out")
     done = started(words, kill_first_worker)
     assert not complaint(done) and len(done.err.splitlines()) < 12, done.err
     assert done.status == 0 or (done.status == 6 and "worker" in done.one_line()), done.err
