@@ -25,15 +25,28 @@ Family = Literal["Open MPI", "MPICH"]
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
 
-_PATIENCE = {"prterun": 3, "mpirun": 3, "orterun": 3, "prted": 5, "orted": 5}
+_PATIENCE = {"prterun": 3, "mpirun": 3, "orterun": 3, "prted": 7, "orted": 7}
 """Seconds until mpirun, or its daemon on another host, is killed if it has not ended; by process name.
 
 The daemons come last: mpirun ends with status 0 when it loses one of them.
 """
 _END = """
 import os, select, signal, sys
-launcher, seconds = map(int, sys.argv[1:])
-if os.read(0, 1) != b"." and not select.select([launcher], [], [], seconds)[0]:
+launcher, seconds, rank = map(int, sys.argv[1:])
+
+def is_killed():
+    try:
+        with open(f"/proc/{rank}/status") as file:
+            facts = dict(line.split(None, 1) for line in file if line.startswith(("State:", "SigPnd:")))
+    except OSError:
+        return True
+    return facts["State:"][0] == "Z" or int(facts["SigPnd:"], 16) & 1 << signal.SIGKILL - 1
+
+# A killed rank with a thread that the kernel cannot end keeps its end of the pipe open.
+while not select.select([0], [], [], 0.25)[0] and not is_killed():
+    pass
+ended = select.select([0], [], [], 0)[0] and os.read(0, 1) == b"."
+if not ended and not select.select([launcher], [], [], seconds)[0]:
     signal.pidfd_send_signal(launcher, signal.SIGKILL)
 """
 _enders: list[subprocess.Popen[bytes]] = []
@@ -115,7 +128,7 @@ def guard_launcher(environment: Mapping[str, str] = os.environ) -> None:
         if seconds := _PATIENCE.get(parent.name()):
             launcher = os.pidfd_open(parent.pid)
             ender = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _END, str(launcher), str(seconds)],
+                [sys.executable, "-I", "-S", "-c", _END, *map(str, (launcher, seconds, os.getpid()))],
                 start_new_session=True,
                 pass_fds=[launcher],
                 stdin=subprocess.PIPE,

@@ -1,5 +1,9 @@
 """What launchers and libraries of MPI say: the texts and variables are those of real ones."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from emulator.errors import DatasetError, LaunchError
@@ -174,3 +178,30 @@ def test_an_error_before_the_run_is_said_once_and_ends_quietly(capsys):
         agreed(Comm(), fail)
     assert caught.value.code == 3
     assert capsys.readouterr().err == "feedrate: error: the sample x is not there: check the path\n"
+
+
+LAUNCHER = """
+import signal, subprocess, sys
+from emulator.launch.process import set_name
+set_name("mpirun")
+subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+signal.pause()
+"""
+RANK = """
+import os, signal
+from emulator.launch.launched import guard_launcher
+local = {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+guard_launcher({**local, "OMPI_COMM_WORLD_SIZE": "2"})
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+os.read(0, 1)
+"""
+
+
+def test_mpirun_does_not_outlive_a_rank_that_the_kernel_cannot_end():
+    """Its files stay open. Here a child keeps them, because no test makes a call that cannot be ended."""
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER, RANK], stdin=subprocess.PIPE) as launcher:
+        try:
+            assert launcher.wait(timeout=30) == -signal.SIGKILL
+        finally:
+            launcher.kill()
