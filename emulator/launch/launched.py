@@ -25,7 +25,7 @@ Family = Literal["Open MPI", "MPICH"]
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
 
-_PATIENCE = {"prterun": 3, "mpirun": 3, "orterun": 3, "prted": 7, "orted": 7}
+_PATIENCE = {"prterun": 2, "mpirun": 2, "orterun": 2, "prted": 5, "orted": 5}
 """Seconds until mpirun, or its daemon on another host, is killed if it has not ended; by process name.
 
 The daemons come last: mpirun ends with status 0 when it loses one of them.
