@@ -27,17 +27,21 @@ ModelName = Annotated[str, typer.Option("--model", "-m", help="unet3d, or unet3d
 Batch = Annotated[str | None, typer.Option("--batch", help="Batch sizes, such as 1,2,4,7,8.")]
 Precisions = Annotated[str | None, typer.Option("--precision", help="One or more of bf16, fp16, tf32, fp32.")]
 DeviceName = Annotated[
-    Literal["auto", "cuda", "cpu"], typer.Option("--device", help="A GPU if there is one, or the CPU.")
+    Literal["auto", "cuda", "cpu"],
+    typer.Option("--device", metavar="DEVICE", help="auto, cuda or cpu; auto: a GPU if there is one."),
 ]
 Profile = Annotated[Path | None, typer.Option("--out", help="Profile to write; default MODEL-DEVICE.toml.")]
 Steps = Annotated[int, typer.Option(min=2, help="Number of measured steps.")]
 Warmup = Annotated[int, typer.Option(min=1, help="Number of steps before the measured ones.")]
 Compile = Annotated[
     Literal["both", "on", "off"] | None,
-    typer.Option("--compile", help="With torch.compile, without, or both; default both, on a CPU off."),
+    typer.Option(
+        "--compile", metavar="HOW", help="torch.compile: both, on or off; default both, on a CPU off."
+    ),
 ]
 LayoutName = Annotated[
-    Literal["channels_last", "contiguous", "both"], typer.Option("--layout", help="Layout in memory.")
+    Literal["channels_last", "contiguous", "both"],
+    typer.Option("--layout", metavar="LAYOUT", help="channels_last, contiguous or both."),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Compute threads, on a CPU.")]
 Validate = Annotated[
