@@ -6,7 +6,6 @@ import os
 import platform
 import socket
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,8 @@ def describe_machine() -> dict[str, Any]:
 
 def installed(package: str) -> str | None:
     """Return the installed version of a package; None: it is not installed."""
+    from importlib import metadata  # imported here: 15 ms that most commands need not pay
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
