@@ -42,7 +42,6 @@ DARK = {
     "#e07b39": "#ee9355",
     "#9aa5b1": "#77828e",
     "#a23b72": "#d873ab",
-    "#7353ba": "#b39df0",
     **dict(zip(fig.LIMIT_COLOURS[1:], LIMITS_ON_BLACK, strict=True)),
 }
 """Colour on white -> its twin on black, for the page."""

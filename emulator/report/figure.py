@@ -12,8 +12,9 @@ from typing import Literal
 
 INK, SOFT, PAPER, GRID = "#1f2933", "#5b6673", "#ffffff", "#e4e7eb"
 MEASURED, SECOND, IDEAL, KNEE, FLAGGED = "#1d5fd1", "#0f8a6d", "#8a94a0", "#c2410c", "#cc3311"
-SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#bb77ee", "#774400", "#003366", "#660044")
-"""Colours of what is compared, in its order, 0.17 or more apart in OKLab; a ninth begins again."""
+SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#003366", "#bb77ee", "#007700", "#5533bb")
+"""Colours of what is compared, in its order; a ninth begins again. They are 0.10 or more apart in OKLab, on
+black (drawing.DARK), too."""
 LIMIT_COLOURS = (
     *("#4f83cc", "#bb8800", "#ee6688", "#774400", "#006677", "#bb77ee", "#5533bb"),
     *("#aa2288", "#660044", "#003366", "#004400", "#11aa66", "#007700"),
