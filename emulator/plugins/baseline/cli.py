@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -66,26 +66,23 @@ def baseline(
       feedrate baseline /mnt/ai --quick
       feedrate baseline rados --pool ai --ceph-conf /etc/ceph/ceph.conf
     """
-    of_both: dict[str, Any] = {
-        "quick": quick,
-        "depths": parse_list("--depths", depths) if depths else (),
-        "seconds": None if runtime is None else parse_seconds(runtime),
-        "per_host": per_host,
-        "keep": keep,
-        "command": options.command_line(),
-        "label": label,
-    }
-    most_bytes = None if size is None else parse_bytes(size)
+    queue_depths = parse_list("--depths", depths) if depths else ()
+    seconds = None if runtime is None else parse_seconds(runtime)
     if pool is None and folder != Path("rados"):
-        counts = parse_list("--clients", clients) if clients else ()
         plan: Plan = fio_plan(
             folder,
             out or options.default_out(suite),
             suite=suite,
+            quick=quick,
+            depths=queue_depths,
             jobs=jobs,
-            counts=counts,
-            file_bytes=most_bytes,
-            **of_both,
+            counts=parse_list("--clients", clients) if clients else (),
+            file_bytes=None if size is None else parse_bytes(size),
+            seconds=seconds,
+            per_host=per_host,
+            keep=keep,
+            command=options.command_line(),
+            label=label,
         )
     else:
         plan = rados_plan(
@@ -93,8 +90,14 @@ def baseline(
             out or options.default_out("rados"),
             conf=ceph_conf,
             user=ceph_user,
-            most_bytes=most_bytes,
-            **of_both,
+            quick=quick,
+            depths=queue_depths,
+            seconds=seconds,
+            most_bytes=None if size is None else parse_bytes(size),
+            per_host=per_host,
+            keep=keep,
+            command=options.command_line(),
+            label=label,
         )
     comm = world()
     if dry_run:

@@ -145,14 +145,14 @@ def fio_plan(
     depths: Sequence[int] = (),
     jobs: int | None = None,
     counts: Sequence[int] = (),
+    per_host: int = 1,
     file_bytes: int | None = None,
     seconds: float | None = None,
-    **of_any: Any,
+    keep: bool = False,
+    command: Sequence[str] = (),
+    label: str = "",
 ) -> FioPlan:
-    """Return a plan of a suite on files below `folder`; None or empty for defaults. Raises SpecError.
-
-    `of_any` are the other fields of `Plan`.
-    """
+    """Return a plan of a suite on files below `folder`; None or empty for defaults. Raises SpecError."""
     found, effort = find_suite(suite), QUICK if quick else FULL
     if quick and found.depths and not depths:
         depths = QUICK_DEPTHS
@@ -165,6 +165,9 @@ def fio_plan(
             ramp_seconds=effort.ramp_seconds,
         ),
         counts=tuple(counts),
+        per_host=per_host,
+        keep=keep,
         out=out,
-        **of_any,
+        command=tuple(command),
+        label=label,
     )

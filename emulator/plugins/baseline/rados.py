@@ -234,18 +234,21 @@ def rados_plan(
     depths: Sequence[int] = (),
     seconds: float | None = None,
     most_bytes: int | None = None,
-    **of_any: Any,
+    per_host: int = 1,
+    keep: bool = False,
+    command: Sequence[str] = (),
+    label: str = "",
 ) -> RadosPlan:
-    """Return a plan of rados bench on `pool`; None or empty for defaults. Raises SpecError.
-
-    `of_any` are the other fields of `Plan`.
-    """
+    """Return a plan of rados bench on `pool`; None or empty for defaults. Raises SpecError."""
     effort = QUICK if quick else FULL
     return RadosPlan(
         cluster=Cluster(pool=pool, conf=conf, user=user),
         depths=tuple(depths) or RADOS_DEPTHS,
         seconds=max(1.0, effort.seconds if seconds is None else seconds),
         most_bytes=(QUICK_BYTES if quick else 0) if most_bytes is None else most_bytes,
+        per_host=per_host,
+        keep=keep,
         out=out,
-        **of_any,
+        command=tuple(command),
+        label=label,
     )
