@@ -229,17 +229,17 @@ def unlike_job(workload: Workload) -> Flag | None:
 
 def unlike_words(job: ReplaySpec) -> str:
     """Return a clause that says how the replay differs from the job, and why."""
-    if job.reads_alike and abs(job.difference) <= UNLIKE:
+    if not job.reads_alike:
         return (
-            f"the job opens files again, and so makes up to {job.more_requests:.0%} more requests than its "
-            "replay, each of them a wait where storage answers late"
+            f"storage delivered {job.replay_amplification:.2f} bytes for each byte that the replay read, and "
+            f"{job.amplification:.2f} for the job: {job.why}"
         )
-    if job.reads_alike:
+    if abs(job.difference) > UNLIKE:
         rates = f"{job.replay_samples_per_second:.1f} samples/s, not {job.samples_per_second:.1f}"
         return f"its replay was {percent(job.difference)} than the job ({rates}): {job.why}"
     return (
-        f"storage delivered {job.replay_amplification:.2f} bytes for each byte that the replay read, and "
-        f"{job.amplification:.2f} for the job: {job.why}"
+        f"the job opens files again, and so makes up to {job.more_requests:.0%} more requests than its "
+        "replay, each of them a wait where storage answers late"
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Annotated, Any, Literal, TypedDict
 
 from emulator import __version__
@@ -454,9 +453,12 @@ class RunResult:
     @property
     def read_limit(self) -> Corner | None:
         """The undisturbed read-only corner with the most bytes/s; None without one."""
-        alone = [corner for corner in self.baseline if corner.beside in ("", "nothing")]
-        reads = [(one.read.bytes_per_second, one) for one in alone if one.read and one.read_share == 1]
-        return max(reads, key=itemgetter(0), default=(0, None))[1]
+        alone = [one for one in self.baseline if one.read_share == 1 and one.beside in ("", "nothing")]
+        return max(
+            (one for one in alone if one.read),
+            key=lambda one: one.read.bytes_per_second if one.read else 0.0,
+            default=None,
+        )
 
 
 def new_result(kind: Kind, **fields: Any) -> RunResult:
