@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import random
 import sys
 import tempfile
 import time
@@ -116,9 +117,9 @@ def train(loader: DataLoader, step: float, epochs: int = 1, steps: int = 10**9) 
 
 def train_ahead(loader: DataLoader, step: float, steps: int, every: int) -> int:
     """Submit steps to an accelerator that takes `step` seconds for each; wait for it after `every` steps."""
-    free = time.perf_counter()
+    free, draw = time.perf_counter(), random.Random(7)
     for number, _batch in enumerate(loader):
-        time.sleep(step / 20)  # the host's own time
+        time.sleep(draw.uniform(0, step / 5))  # the host's own time
         free = max(free, time.perf_counter()) + step
         if number % every == every - 1:
             time.sleep(max(0.0, free - time.perf_counter()))
