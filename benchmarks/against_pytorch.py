@@ -57,6 +57,8 @@ class Case:
     """Voxels of a crop, each way; feedrate's is the workload's."""
     times: int = 1
     """Times that an epoch of the training has each file."""
+    form: str = "npz"
+    """Format of the files."""
     cold: bool = False
     """The files are evicted from the page cache before each run; an epoch reads none twice."""
 
@@ -76,6 +78,12 @@ CASES = (
         cold=True)
         for ranks in (1, 3, 6)
         for step in (0.035, 0.11, 0.3)
+    ),
+    *(
+        Case(name=f"cold, {ranks} ranks, 35 ms, {form}", ranks=ranks, steps=40, step_seconds=0.035, form=form,
+        cold=True)
+        for form in ("hdf5", "jpeg")
+        for ranks in (1, 3)
     ),
 )  # fmt: skip
 
@@ -106,6 +114,11 @@ def surroundings(case: Case, folder: Path) -> dict[str, str]:
     return {**os.environ, "LD_PRELOAD": str(folder / "slow.so"), "SLOW_STORAGE": words}
 
 
+def dataset(case: Case, folder: Path) -> Path:
+    """The folder of the case's files."""
+    return folder / f"data/{case.form}-{case.files}"
+
+
 def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
     """The plain training."""
     meet = folder / "meet"
@@ -117,7 +130,7 @@ def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
     for rank in range(case.ranks):
         request = {
             "rank": rank, "ranks": case.ranks, "steps": case.steps, "meet": str(meet),
-            "paths": [str(path) for path in paths[: case.files]], "times": case.times,
+            "paths": [str(path) for path in paths], "times": case.times,
             "edge": case.edge, "batch": case.batch, "workers": case.workers,
             "prefetch_factor": 2, "persistent": case.persistent,
             "step_seconds": case.step_seconds, "sync": "step",
@@ -137,10 +150,10 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
     shutil.rmtree(out, ignore_errors=True)
     settings = {
         "accelerator.step_seconds": case.step_seconds, "training.sync": "step",
-        "access.refill": "persistent" if case.persistent else "epoch",
+        "access.refill": "persistent" if case.persistent else "epoch", "sample.format": case.form,
     }  # fmt: skip
     command = feedrate(
-        "run", folder / f"data/{case.files}", "-w", "unet3d-tiny", "-n", case.ranks, "--steps", case.steps,
+        "run", dataset(case, folder), "-w", "unet3d-tiny", "-n", case.ranks, "--steps", case.steps,
         "--cache", "cold" if case.cold else "warm", "--out", out, "--force",
         *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
     )  # fmt: skip
@@ -163,7 +176,7 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
 
 def dlio(case: Case, folder: Path, python: Path) -> float:
     """DLIO's own AU, in per cent, over an epoch of as many steps."""
-    paths = sorted((folder / f"data/{case.files}").rglob("*.npz"))
+    paths = sorted(dataset(case, folder).rglob("*.npz"))
     turns = islice(cycle(paths), case.ranks * BATCH * case.steps)  # the same files again and again
     out = run_dlio(
         python, folder, list(turns), ranks=case.ranks, batch=BATCH, workers=WORKERS, step=case.step_seconds
@@ -172,17 +185,16 @@ def dlio(case: Case, folder: Path, python: Path) -> float:
     return float(summary["metric"]["train_au_mean_percentage"])
 
 
-def prepared(folder: Path) -> list[Path]:
-    """Datasets of the sizes that the cases have, and the slow storage; the files of the largest."""
+def prepare(folder: Path, cases: Sequence[Case]) -> None:
+    """Make the datasets of the cases, and the slow storage."""
     folder.mkdir(parents=True, exist_ok=True)
     compiler = ["gcc", "-O2", "-shared", "-fPIC", "-o", folder / "slow.so", HERE / "slow_storage.c", "-ldl"]
     subprocess.run([str(word) for word in compiler], check=True)
-    for files in {case.files for case in CASES}:
-        place = folder / f"data/{files}"
+    for form, files in {(case.form, case.files) for case in cases}:
+        place = folder / f"data/{form}-{files}"
         if not (place / "manifest.json").exists():
-            words = feedrate("generate", place, "--recipe", "tiny", "--files", files)
+            words = feedrate("generate", place, "--recipe", "tiny", "--files", files, "--format", form)
             subprocess.run(words, check=True, capture_output=True)
-    return sorted((folder / f"data/{FILES}").rglob("*.npz"))
 
 
 def main() -> None:
@@ -196,11 +208,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = options.folder.resolve()
-    prepared(folder)
-    publish("feedrate beside PyTorch", machine(), table(options, folder), options.out)
+    cases = [case for case in CASES if re.search(options.only, case.name)]
+    prepare(folder, cases)
+    publish("feedrate beside PyTorch", machine(), table(options, folder, cases), options.out)
 
 
-def table(options: argparse.Namespace, folder: Path) -> Iterator[str]:
+def table(options: argparse.Namespace, folder: Path, cases: Sequence[Case]) -> Iterator[str]:
     """Yield the lines of the table as they are measured."""
     columns = (
         "case", "training", "AU here", "difference", "training, all steps", "AU here, all steps",
@@ -208,8 +221,8 @@ def table(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     )  # fmt: skip
     yield table_line(*columns)
     yield "|---" * len(columns) + "|"
-    for case in (case for case in CASES if re.search(options.only, case.name)):
-        paths = sorted((folder / f"data/{case.files}").rglob("*.npz"))
+    for case in cases:
+        paths = sorted(dataset(case, folder).rglob(f"*.{case.form}"))
         turns: list[tuple[float, ...]] = []
         bounds, theirs = [], []
         for _ in range(options.rounds):

@@ -2,7 +2,8 @@
 
     python plain_training.py REQUEST    # JSON: see `main`; prints JSON: when each step was asked for and over
 
-A DataLoader with worker processes over np.load, a random crop, a step of time.sleep, a barrier of gloo.
+A DataLoader with worker processes over np.load or h5py and a random crop, or over whole files; a step of
+time.sleep; a barrier of gloo.
 """
 
 import json
@@ -10,6 +11,7 @@ import random
 import sys
 import time
 
+import h5py
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -18,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Volumes(Dataset):
-    """Crops of volumes in npz files."""
+    """Crops of volumes in npz or HDF5 files; files of other kinds whole."""
 
     def __init__(self, paths: list[str], edge: int) -> None:
         self.paths = paths
@@ -28,8 +30,17 @@ class Volumes(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        with np.load(self.paths[index]) as file:
-            image, label = file["x"], file["y"]
+        path = self.paths[index]
+        if path.endswith(".npz"):
+            with np.load(path) as file:
+                image, label = file["x"], file["y"]
+        elif path.endswith(".hdf5"):
+            with h5py.File(path, "r") as file:
+                image, label = file["x"][...], file["y"][...]
+        else:
+            with open(path, "rb") as file:  # noqa: PTH123  as torchvision's pil_loader does
+                whole = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+            return whole[: self.edge**3].clone(), whole[:1].clone()
         corner = [
             random.randrange(size - self.edge + 1)  # noqa: S311  where a crop begins, no secret
             for size in image.shape[-3:]
