@@ -15,14 +15,12 @@ import numpy as np
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import held, left_out, usable
 from emulator.analysis.parts import Floats
-from emulator.analysis.search import CERTAIN, Belief, KneeSearch, believe, observe
+from emulator.analysis.search import BEYOND_DOUBT, CERTAIN, Belief, KneeSearch, believe, observe
 from emulator.record.result import Knee, KneeKind, Point
 from emulator.units import counted, show_rate
 
 PRIOR_DEVIATION = 0.01
 """Relative standard deviation of one run where nothing says it (published runs: p90 1.2 %)."""
-BEYOND_DOUBT = 0.998
-"""Probability that one run alone cannot have, since it may have stalled."""
 WIDE = 3.0
 """Ratio of the ends of an interval from which it is no answer."""
 NARROW = 1.1

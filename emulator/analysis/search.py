@@ -16,6 +16,8 @@ from emulator.record.result import Point
 
 CERTAIN = 0.975
 """Probability that counts as certain, one-sided."""
+BEYOND_DOUBT = 0.998
+"""Probability that one run alone cannot have, since it may have stalled."""
 INTERVAL = (0.0125, 0.5, 0.9875)
 """Quantiles of a 95 % interval and its middle. Systems are no members of the families, and drift is no AR(1)
 process, so the ends are further out than those of the posterior."""
@@ -110,15 +112,29 @@ def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
         [run.slack for run in history],
     )
     log_knee = found.log_n_au
-    low, middle, high = found.quantiles(log_knee, INTERVAL)
     low_limit, limit, high_limit = found.quantiles(found.log_n_saturation, INTERVAL)
     return Belief(
-        n_au=(low, middle, high),
+        n_au=_within(found, found.quantiles(log_knee, INTERVAL)),
         n_saturation=(low_limit, limit, high_limit),
         beyond=float(found.weight[log_knee >= math.log(search.maximum)].sum()),
         below=float(found.weight[log_knee < 0].sum()),
         posterior=found,
     )
+
+
+def _within(found: Posterior, interval: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return the interval of N_AU between counts whose own runs show that they are fed, or starve.
+
+    A curve through all runs may deny them, with drift as its excuse.
+    """
+    low, middle, high = interval
+    if (bare := found.crossings) is not None:
+        counts = np.exp(bare.log_counts)
+        fed = counts[bare.fed > BEYOND_DOUBT].max(initial=0.0)
+        starved = counts[bare.fed < 1 - BEYOND_DOUBT].min(initial=math.inf)
+        if fed < starved and fed < high and low < starved:
+            low, high = max(low, fed), min(high, starved)
+    return low, min(max(middle, low), high), high
 
 
 def next_count(history: Sequence[CountRun], search: KneeSearch) -> int | str:
@@ -130,6 +146,8 @@ def next_count(history: Sequence[CountRun], search: KneeSearch) -> int | str:
 
     with m_N = ln efficiency at N over the posterior: the exact fall for a linear Gaussian model (Bayesian
     D-optimal design, Chaloner and Verdinelli 1995). Repeats of a count are proposed like any other count.
+    But where all runs are on one side of the interval, its middle is next: a knee needs a count that is fed
+    and one that is not.
     """
     now = believe(history, search)
     if stop := _stop(history, search, now):
@@ -138,6 +156,8 @@ def next_count(history: Sequence[CountRun], search: KneeSearch) -> int | str:
         return search.maximum
     if now.below >= CERTAIN:
         return 1
+    if len(history) >= search.min_runs // 2 and (count := _unseen(history, now)):
+        return min(count, search.maximum)
     counts, gain, _ = _gains(search, now)
     return int(counts[int(np.argmax(gain))])
 
@@ -163,11 +183,20 @@ def _stop(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> str:
         return f"no knee up to {search.maximum} processes"
     if 1 in counts and now.below >= CERTAIN:
         return f"even one process gets less than {share} of its demand"
-    if len(history) >= search.min_runs and now.width < search.precision:
+    if len(history) >= search.min_runs and now.width < search.precision and not _unseen(history, now):
         return f"the 95 % interval of the knee is {100 * now.width:.1f} % wide"
     if len(history) >= search.max_runs:
         return f"{search.max_runs} runs; the 95 % interval is still {100 * now.width:.0f} % wide"
     return ""
+
+
+def _unseen(history: Sequence[CountRun], now: Belief) -> int:
+    """Return the count in the middle of the interval if all runs are above it, or all below; else 0."""
+    low, middle, high = now.n_au
+    counts = [run.ranks for run in history]
+    if high < min(counts, default=0):
+        return max(1, math.floor(middle))
+    return math.ceil(middle) if low > max(counts, default=math.inf) else 0
 
 
 def _gains(search: KneeSearch, now: Belief) -> tuple[Indices, Floats, float]:

@@ -60,6 +60,22 @@ def test_a_process_that_starves_alone():
     assert found.stop == "even one process gets less than 90 % of its demand"
 
 
+def test_a_knee_has_a_count_that_is_fed_and_one_that_is_not():
+    """However certain it is that 2 starve, "1 is fed" takes a run of 1."""
+    for seed in (1, 5):
+        search = KneeSearch(maximum=4, max_runs=9)
+        found = trial(curve("roofline", 1.7), 0.04, np.random.default_rng(seed), search)
+        assert min(run.ranks for run in found.runs) == 1
+
+
+def test_what_runs_of_a_count_show_again_and_again_bounds_the_interval():
+    """One process was fed four times: a curve with drift would have the knee at 0.7 to 2."""
+    seen = ((3, 0.55), (2, 0.68), (1, 0.97), (1, 1.0), (2, 0.74), (3, 0.54), (2, 0.67), (1, 1.0), (1, 0.99))
+    history = [CountRun(ranks=n, efficiency=e) for n, e in seen]
+    low, _, high = believe(history, KneeSearch(maximum=3)).n_au
+    assert low >= 1 and high <= 2
+
+
 def test_runs_that_vary_much_end_wide_and_say_so():
     found = trial(
         curve("soft p=3", 100.0), 0.15, np.random.default_rng(10), KneeSearch(maximum=4096, max_runs=10)
