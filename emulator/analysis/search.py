@@ -114,7 +114,7 @@ def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
     log_knee = found.log_n_au
     low_limit, limit, high_limit = found.quantiles(found.log_n_saturation, INTERVAL)
     return Belief(
-        n_au=_within(found, found.quantiles(log_knee, INTERVAL)),
+        n_au=_within(found, *found.quantiles(log_knee, INTERVAL)),
         n_saturation=(low_limit, limit, high_limit),
         beyond=float(found.weight[log_knee >= math.log(search.maximum)].sum()),
         below=float(found.weight[log_knee < 0].sum()),
@@ -122,12 +122,11 @@ def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
     )
 
 
-def _within(found: Posterior, interval: tuple[float, float, float]) -> tuple[float, float, float]:
+def _within(found: Posterior, low: float, middle: float, high: float) -> tuple[float, float, float]:
     """Return the interval of N_AU between counts whose own runs show that they are fed, or starve.
 
     A curve through all runs may deny them, with drift as its excuse.
     """
-    low, middle, high = interval
     if (bare := found.crossings) is not None:
         counts = np.exp(bare.log_counts)
         fed = counts[bare.fed > BEYOND_DOUBT].max(initial=0.0)
