@@ -79,15 +79,18 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     ranks = [run.ranks for run in runs]
     now = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
     kind, fed, starved = _kind(now, ranks, behind, threshold)
+    low, n_au, high = now.n_au
+    # Never a number that its own runs deny: `whole_accelerators` is then `fed` at least, and not `starved`.
+    n_au = min(max(n_au, fed or 0), max(0.99 * (starved or math.inf), (starved or math.inf) - 0.51))
     known = kind == "knee"
     count, mean = means(ranks, [run.efficiency for run in runs])
     flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.deviation)
     between = (float(fed), float(starved)) if kind == "not-identifiable" and fed and starved else None
     found = Knee(
         kind=kind,
-        n_au=now.n_au[1] if known else None,
+        n_au=n_au if known else None,
         n_saturation=min(now.n_saturation[1], float((count * mean).max())) if flat else None,
-        interval=(now.n_au[0], now.n_au[2]) if known else between,
+        interval=(min(low, n_au), max(high, n_au)) if known else between,
         fed=fed,
         starved=starved,
         sentence="",
@@ -183,7 +186,8 @@ def _sentence(knee: Knee, points: Sequence[Point], threshold: float) -> str:
 
 def whole_accelerators(count: float) -> int:
     """The accelerators that a knee at `count` stands for. 4.98 is 5: the curve is known no better."""
-    return math.floor(1.005 * count)
+    nearest = round(count)
+    return nearest if nearest <= 1.005 * count else math.floor(count)
 
 
 def _at_least(knee: Knee, points: Sequence[Point], threshold: float) -> str:

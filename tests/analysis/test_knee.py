@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from points import point
 
 from emulator.analysis.bound import LIMIT_NAMES
-from emulator.analysis.knee import find_knee, saturated
+from emulator.analysis.knee import find_knee, saturated, whole_accelerators
 from emulator.analysis.search import KneeSearch, observe
 from emulator.record.result import CLIENT, Bound, Flag, Point, Starved
 
@@ -117,6 +117,20 @@ def test_no_saturation_above_what_was_measured(runs):
         assert knee.n_saturation <= max(n * x for n, x in runs) * (1 + 1e-9)
     if knee.kind == "knee":
         assert knee.interval is not None and knee.interval[1] / knee.interval[0] <= 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 8), st.floats(-0.1, 0.1)), min_size=4, max_size=12), st.floats(1, 8))
+def test_no_run_denies_the_number(runs, limit):
+    knee = find_knee([point(n, min(1.0, limit / n * math.exp(off))) for n, off in runs])
+    if knee.kind == "knee":
+        assert (knee.fed or 0) <= whole_accelerators(knee.n_au) < (knee.starved or math.inf)
+        assert knee.interval[0] <= knee.n_au <= knee.interval[1]
+
+
+@pytest.mark.parametrize(("count", "whole"), [(4.98, 5), (4.9, 4), (2.7, 2), (1000.2, 1000), (1000.6, 1001)])
+def test_a_knee_just_short_of_a_whole_count_is_that_count(count, whole):
+    assert whole_accelerators(count) == whole
 
 
 def test_a_plateau_under_the_threshold_is_no_knee_beyond_it():
