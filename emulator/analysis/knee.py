@@ -114,14 +114,14 @@ def _kind(
 ) -> tuple[KneeKind, int | None, int | None]:
     """The kind of answer that the runs carry, and the counts between which they show the knee to be.
 
-    `behind` are the points that the client held back: what they were fed, the storage feeds; that they
-    starved says nothing. The fit is held against the counts that were run: where it denies what they show
-    again and again, or leaves more than WIDE open, there is no number.
+    `behind` are the points that the client held back: what they were fed, the storage feeds, unless other
+    runs of the count decide; that they starved says nothing. The fit is held against the counts that were
+    run: where it denies what they show again and again, or leaves more than WIDE open, there is no number.
     """
     bare = now.posterior.crossings
     assert bare is not None, "there are runs"
     counts = np.rint(np.exp(bare.log_counts)).astype(int)
-    lifted = [point.ranks for point in behind if _share(point) >= threshold]
+    lifted = [p.ranks for p in behind if _share(p) >= threshold and p.ranks not in ranks]
 
     def those(sure: float, is_fed: bool) -> list[int]:
         probability = bare.fed if is_fed else 1 - bare.fed
