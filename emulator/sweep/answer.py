@@ -25,10 +25,11 @@ class Line:
 
 def answer_lines(question: Question, answer: Answer, cores: int, hosts: int) -> list[Line]:
     """Return the answer in at most three lines; `cores` and `hosts` are the client's."""
-    spec = question.workload
-    lines = [Line(says=_storage_says(question, answer.storage), limit=_storage_limit(answer.storage))]
+    fed, starved = 0, 1
     if answer.pytorch is not None:
-        fed, starved = fed_between(answer.pytorch.points, spec.training.au_threshold)
+        fed, starved = fed_between(answer.pytorch.points, question.workload.training.au_threshold)
+    lines = [Line(says=_storage_says(question, answer.storage, fed), limit=_storage_limit(answer.storage))]
+    if answer.pytorch is not None:
         above = [point for point in answer.pytorch.points if point.ranks > fed]
         above.sort(key=lambda point: -point.ranks)
         many = f"{fed} of them" if fed else "none of them"
@@ -53,7 +54,8 @@ def _named(count: int, name: str) -> str:
     return f"{count} " + re.sub(r"( [0-9]+ GB| in .*)?$", r"s\1", noun, count=1)
 
 
-def _storage_says(question: Question, result: RunResult) -> str:
+def _storage_says(question: Question, result: RunResult, by_pytorch: int) -> str:
+    """Return what the storage feeds: where its own runs leave it open, `by_pytorch` at least."""
     place, knee = question.place, result.knee
     fed, _ = fed_between(result.points, question.workload.training.au_threshold)
 
@@ -69,12 +71,16 @@ def _storage_says(question: Question, result: RunResult) -> str:
         return f"{place} feeds {feeds(whole_accelerators(knee.n_au))}, {sure}."
     if knee.kind == "below":
         return f"{place} does not feed {feeds(min(point.ranks for point in result.points))}."
-    if knee.kind == "at-least" and not knee.fed:
-        return f"Whether {place} feeds {feeds(1)} is not known: the client was the limit."
+    fed = max(knee.fed or 0, by_pytorch)
+    why = "the runs differ too much"
     if knee.kind == "at-least":
-        return f"{place} feeds at least {feeds(knee.fed or 0)}: the client was the limit beyond."
-    starved = f", fewer than {knee.starved}" if knee.starved else ""
-    return f"{place} feeds at least {feeds(knee.fed or 0)}{starved}: the runs differ too much."
+        why = "the client was the limit" + " beyond" * bool(fed)
+    starved = knee.starved if knee.starved and knee.starved > fed else None
+    if fed:
+        return f"{place} feeds at least {feeds(fed)}{f', fewer than {starved}' if starved else ''}: {why}."
+    if starved:
+        return f"{place} feeds fewer than {feeds(starved)}: {why}."
+    return f"Whether {place} feeds {feeds(1)} is not known: {why}."
 
 
 def _storage_limit(result: RunResult) -> str:

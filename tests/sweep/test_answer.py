@@ -36,10 +36,18 @@ def says(found: Knee, workload: str = "unet3d-a100") -> str:
         (replace(NO_NUMBER, kind="at-least", fed=1), "feeds at least 1 A100 (3D"),
         (replace(NO_NUMBER, kind="at-least", fed=None), "feeds 1 A100 (3D U-Net on KiTS19) is not known"),
         (replace(NO_NUMBER, kind="not-identifiable", fed=4, starved=9), "at least 4 A100s (3D"),
+        (replace(NO_NUMBER, kind="not-identifiable", fed=None, starved=9), "feeds fewer than 9 A100s (3D"),
     ],
 )
 def test_accelerators_are_counted_in_the_right_number(found, part):
     assert part in says(found)
+
+
+def test_what_trainings_were_fed_the_storage_feeds():
+    unsure = replace(plain_sweep(), knee=replace(NO_NUMBER, kind="not-identifiable", fed=None, starved=9))
+    trained = replace(plain_sweep(), points=tuple(point(n, 3.5 * DEMAND) for n in (3, 4)))
+    answer = Answer(storage=unsure, pytorch=trained)
+    assert "feeds at least 3 A100s" in answer_lines(QUESTION, answer, cores=2, hosts=1)[0].says
 
 
 @pytest.mark.parametrize(
