@@ -176,7 +176,7 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
 
 def dlio(case: Case, folder: Path, python: Path) -> float:
     """DLIO's own AU, in per cent, over an epoch of as many steps."""
-    paths = sorted(dataset(case, folder).rglob("*.npz"))
+    paths = sorted(dataset(case, folder).rglob("sample_*"))
     turns = islice(cycle(paths), case.ranks * BATCH * case.steps)  # the same files again and again
     out = run_dlio(
         python, folder, list(turns), ranks=case.ranks, batch=BATCH, workers=WORKERS, step=case.step_seconds
@@ -222,7 +222,7 @@ def table(options: argparse.Namespace, folder: Path, cases: Sequence[Case]) -> I
     yield table_line(*columns)
     yield "|---" * len(columns) + "|"
     for case in cases:
-        paths = sorted(dataset(case, folder).rglob(f"*.{case.form}"))
+        paths = sorted(dataset(case, folder).rglob("sample_*"))
         turns: list[tuple[float, ...]] = []
         bounds, theirs = [], []
         for _ in range(options.rounds):

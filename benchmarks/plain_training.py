@@ -34,7 +34,7 @@ class Volumes(Dataset):
         if path.endswith(".npz"):
             with np.load(path) as file:
                 image, label = file["x"], file["y"]
-        elif path.endswith(".hdf5"):
+        elif path.endswith(".h5"):
             with h5py.File(path, "r") as file:
                 image, label = file["x"][...], file["y"][...]
         else:
