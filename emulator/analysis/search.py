@@ -129,8 +129,8 @@ def _within(found: Posterior, low: float, middle: float, high: float) -> tuple[f
     """
     if (bare := found.crossings) is not None:
         counts = np.exp(bare.log_counts)
-        fed = counts[bare.fed > BEYOND_DOUBT].max(initial=0.0)
-        starved = counts[bare.fed < 1 - BEYOND_DOUBT].min(initial=math.inf)
+        fed = float(counts[bare.fed > BEYOND_DOUBT].max(initial=0.0))
+        starved = float(counts[bare.fed < 1 - BEYOND_DOUBT].min(initial=math.inf))
         if fed < starved and fed < high and low < starved:
             low, high = max(low, fed), min(high, starved)
     return low, min(max(middle, low), high), high
