@@ -18,6 +18,7 @@ up)
         "${PYTHON:-python3}" "$(dirname "$0")/medium.py" "$folder/backing" "$folder/image" "$4" "${@:6}"
     fi
     loop=$(losetup -f --show --direct-io=on "$folder/image")
+    echo 128 >"/sys/block/${loop#/dev/}/queue/read_ahead_kb" # Linux's default; the backing device's may be 20 times that
     mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$loop" # or the kernel writes to it for minutes
     mount -o noatime "$loop" "$folder/mnt"
     mountpoint -q "$folder/mnt"
