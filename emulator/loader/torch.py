@@ -81,7 +81,7 @@ class TorchLoader:
         by_workers: dict[str, Any] = {}
         if spec.prefetch:
             try:
-                context = _started_server()
+                context = _started_server(whole.form.imports)
             except (OSError, EOFError):
                 raise _worker_died() from None
             by_workers = {
@@ -218,8 +218,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _started_server() -> Forkserver:
-    """Start a fork server that has imported what workers need. Raises OSError, EOFError.
+def _started_server(imports: Iterable[str]) -> Forkserver:
+    """Start a fork server that has imported what workers need, `imports` too. Raises OSError, EOFError.
 
     A fork of the rank itself would inherit locks that its threads hold, and some MPI libraries fail after a
     fork.
@@ -227,7 +227,7 @@ def _started_server() -> Forkserver:
     _name_semaphores()
     _start_tracker()
     context = Forkserver()
-    context.set_forkserver_preload([StepDataset.__module__])
+    context.set_forkserver_preload([StepDataset.__module__, *imports])
     # The server starts with its first child. Without this one, its imports would be part of the first step.
     first = context.Process(target=int)
     first.start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import mmap
 import random
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import NamedTuple
@@ -117,6 +119,26 @@ class FormatContract:
         for array, expected in ((found["x"], sample.x), (found["y"], sample.y)):
             assert array.shape in (expected.shape, expected.shape[1:])
             assert np.array_equal(array.reshape(expected.shape), expected)
+
+    def test_a_load_imports_no_other_package(self, form: Format, tmp_path: Path) -> None:
+        """Workers of the torch loader would pay for it after the first step, where no training does."""
+        if form.records:
+            return
+        for name, data in parts_of(form, make_sample(SHAPES[0])).items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(data)
+            code = f"""
+import importlib, sys
+from emulator.dataset.formats import format_named
+form = format_named({self.name!r})
+for one in form.imports: importlib.import_module(one)
+before = set(sys.modules)
+form.load({str(tmp_path / name)!r}, {name!r})
+found = [sys.modules[one] for one in set(sys.modules) - before]
+print(*{{one.__name__.partition(".")[0] for one in found if "site-packages" in (one.__file__ or "")}})
+"""
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            assert set(done.stdout.split()) <= {one.partition(".")[0] for one in form.imports}
 
     def test_checksum_and_plan_agree_with_the_bytes(self, form: Format, sample: Sample) -> None:
         files, sums = written(form, sample.x.shape, sources_from(sample))

@@ -208,6 +208,8 @@ class Format:
     """True when parts of a file of one sample are read: the index says which."""
     library = "open().read"
     """The call by which `load` reads a file, for people."""
+    imports: tuple[str, ...] = ()
+    """Packages that `load` imports. A training has imported them before its workers start."""
 
     def of(self, recipe: Recipe) -> Format:
         """Return the format as `recipe` wants it, where files depend on more than the shape of a sample."""

@@ -89,6 +89,7 @@ class Hdf5(Format):
     other_suffix = ".hdf5"
     many = True
     library = "h5py.File"
+    imports = ("h5py",)
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         voxels = samples * voxels

@@ -89,6 +89,7 @@ class Nifti(PairFormat):
 
     suffix = "_x.nii"
     library = "nibabel.load"
+    imports = ("nibabel",)
 
     def load(self, opened: str | io.BufferedIOBase, name: str) -> dict[str, Array]:
         import nibabel
