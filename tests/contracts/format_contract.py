@@ -134,8 +134,9 @@ form = format_named({self.name!r})
 for one in form.imports: importlib.import_module(one)
 before = set(sys.modules)
 form.load({str(tmp_path / name)!r}, {name!r})
-found = [sys.modules[one] for one in set(sys.modules) - before]
-print(*{{one.__name__.partition(".")[0] for one in found if "site-packages" in (getattr(one, "__file__", "") or "")}})
+found = set(sys.modules) - before
+installed = [one for one in found if "site-packages" in (getattr(sys.modules[one], "__file__", "") or "")]
+print(*{{one.partition(".")[0] for one in installed}})
 """
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             assert set(done.stdout.split()) <= {one.partition(".")[0] for one in form.imports}
