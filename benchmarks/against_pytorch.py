@@ -151,7 +151,7 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
     settings = {
         "accelerator.step_seconds": case.step_seconds, "training.sync": "step",
         "access.refill": "persistent" if case.persistent else "epoch", "sample.format": case.form,
-        **({} if case.form in ("npz", "hdf5") else {"loader.crop": "[]"}),
+        **({} if case.form in ("npz", "hdf5") else {"loader.crop": "[]", "loader.block_bytes": "8MiB"}),
     }  # fmt: skip
     command = feedrate(
         "run", dataset(case, folder), "-w", "unet3d-tiny", "-n", case.ranks, "--steps", case.steps,
