@@ -35,12 +35,6 @@ def test_without_schedstat_the_load_of_the_hosts_decides(found, kind, only):
     assert (bound.kind, bound.host) == (kind, only)
 
 
-def test_what_else_runs_on_a_busy_host_is_said():
-    own = classify(point(4, 0.7, hosts=(host(busy_share=0.97, cpu_seconds=75.0, runqueue=14.0),)))
-    other = classify(point(8, 0.7, hosts=(host("a"), HOG)))
-    assert ["other processes" in bound.evidence[0] for bound in (own, other)] == [False, True]
-
-
 @pytest.mark.parametrize(
     ("efficiency", "fewer", "kind"), [(0.79, (0.8, 0.8), "latency"), (0.6, (0.99, 0.98), "storage")]
 )

@@ -109,18 +109,6 @@ def test_a_checkpoint_is_complete_only_after_the_commit(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_leftovers_are_named_and_removed_and_nothing_else(tmp_path):
-    place.commit(place.begin(tmp_path, 1, "a"), 1, marker())
-    for number in (2, 3):
-        (place.begin(tmp_path, number, "b") / "shard").write_bytes(b"half")
-    for name in ("mine.part", "checkpoint-000004"):
-        (tmp_path / name).mkdir()
-    assert place.clean(tmp_path) == ["checkpoint-000002.b.part", "checkpoint-000003.b.part"]
-    assert place.complete(tmp_path) == [1], "a folder without a marker is not complete"
-    left = ["checkpoint-000001", "checkpoint-000004", "mine.part"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == left
-
-
 def test_two_runs_do_not_share_a_folder(tmp_path):
     root = tmp_path / "root"
     with place.locked(root), pytest.raises(SpecError, match="another run"), place.locked(root):

@@ -7,15 +7,13 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
-from command import feedrate, outlive
+from command import feedrate
 
 from emulator.dataset.manifest import open_dataset, read_manifest
 from emulator.dataset.verify import check_file
@@ -198,47 +196,6 @@ def test_a_million_files_are_planned_in_a_moment(tmp_path):
 def test_a_mistake_is_one_line(tmp_path, words, status, said):
     done = feedrate("generate", tmp_path / "data", "--recipe", "tiny", *words, cwd=tmp_path)
     assert said in done.one_line() and done.status == status
-
-
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path, small, copied):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("...")
-    for force in ((), ("--force",)):
-        done = feedrate("generate", tmp_path / "mine", "--recipe", "tiny", *force)
-        assert "is not empty" in done.one_line() and done.status == 3
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-    done = feedrate("generate", copied, *SAME, "--seed", 1)
-    assert "holds another dataset (recipe tiny, format npz, payload incompressible, seed 0" in done.one_line()
-    (copied / "notes.txt").write_text("...")
-    assert feedrate("generate", copied, "--recipe", "tiny", "--files", 3, "--seed", 1, "--force").status == 0
-    assert (copied / "notes.txt").exists()
-    assert sorted(path.name for path in copied.rglob("*.npz")) == [f"sample_{k:07d}.npz" for k in range(3)]
-
-
-FILES = 120
-
-
-@pytest.mark.long
-def test_twenty_kills_lose_and_change_nothing(tmp_path):
-    """SIGKILL at random moments, then once to the end: clean, and the bytes of an undisturbed run."""
-    options = ["--recipe", "tiny", "--files", str(FILES), "--subfolders", "4", "--threads", "2"]
-    command = [sys.executable, "-m", "emulator", "generate", str(tmp_path / "killed"), *options]
-    rng = random.Random(20)
-    begin = time.monotonic()
-    assert feedrate("generate", tmp_path / "whole", *options).status == 0
-    whole = time.monotonic() - begin
-    for _ in range(20):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.3, 1.1) * min(whole, 1.2))
-        below = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert not outlive(below)  # it has the lock until then
-    done = feedrate("generate", tmp_path / "killed", *options)
-    assert done.status == 0, done.err
-    done = feedrate("verify", tmp_path / "killed")
-    assert done.status == 0 and f"{FILES} of {FILES} files checked, 0 faults" in done.out
-    assert sums(tmp_path / "killed") == sums(tmp_path / "whole")
 
 
 def test_a_full_disk_stops_and_resumes(tmp_path):

@@ -17,7 +17,7 @@ from emulator.record.steps import read_steps
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture(scope="module", params=["torch", "direct"])
+@pytest.fixture(scope="module", params=[pytest.param("torch", marks=pytest.mark.long), "direct"])
 def three_ranks(request, tiny, tmp_path_factory) -> tuple[Path, str]:
     """OUT of a run of three ranks, two epochs."""
     out = tmp_path_factory.mktemp("run") / "out"

@@ -191,14 +191,3 @@ def test_a_queue_is_worked_off_in_order_and_blocks_the_process_only_when_full(st
     assert rows["compute"].sum() / seconds == pytest.approx(sum(lasts) / ends[-1])
     assert clock.time == pytest.approx(start + seconds), "the loop ends when the queue is empty"
     assert rows["late"] == pytest.approx(0.0) and rows["woke"] == pytest.approx(ends)
-
-
-def test_a_queue_takes_batches_ahead_on_a_real_clock():
-    loader = MemoryLoader(0.004)
-    log, clock = StepLog(point=0, rank=0), MonotonicClock()
-    plan = RankPlan(plan=EpochPlan(samples=200, ranks=1, batch_size=4), epochs=1, steps=None, seed=7)
-    seconds = train(plan, loader, Accelerator(repeat(0.005), clock, 20).compute, log, clock)
-    rows = log.rows()
-    # The loader reads when asked: beside the steps here, where in turn it would take 9 ms a step.
-    assert seconds == pytest.approx(0.004 + 50 * 0.005, rel=0.1)
-    assert (rows["begin"] + rows["wait"])[-1] - rows["got"][-1] > 3 * 0.005
