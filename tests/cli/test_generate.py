@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from command import feedrate
+from command import feedrate, finished, in_namespace
 
 from emulator.dataset.manifest import open_dataset, read_manifest
 from emulator.dataset.verify import check_file
@@ -163,7 +160,7 @@ def test_json_is_for_machines(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_million_files_are_planned_in_a_moment(tmp_path):
+def test_a_plan_of_a_million_files_needs_no_memory_for_each(tmp_path):
     code = (
         "import re, sys; from pathlib import Path; from emulator.cli.entry import entry\n"
         f"sys.argv = ['feedrate', 'generate', {str(tmp_path / 'd')!r}, '--recipe', 'kits19', '--dry-run',"
@@ -171,11 +168,9 @@ def test_a_million_files_are_planned_in_a_moment(tmp_path):
         "try:\n    entry()\nfinally:\n"
         "    print(re.search(r'VmHWM:\\s*([0-9]+) kB', Path('/proc/self/status').read_text())[1])\n"
     )
-    begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert time.monotonic() - begin < 10
-    assert "1000000 files, 147 TB" in done.stdout
-    assert int(done.stdout.splitlines()[-1]) < 300_000, "KiB"
+    done = finished([sys.executable, "-c", code])
+    assert "1000000 files, 147 TB" in done.out
+    assert int(done.out.splitlines()[-1]) < 300_000, "KiB"
 
 
 @pytest.mark.parametrize(
@@ -200,34 +195,27 @@ def test_a_mistake_is_one_line(tmp_path, words, status, said):
 
 def test_a_full_disk_stops_and_resumes(tmp_path):
     """On a tmpfs of 64 MB that the plan does not fit into."""
-    space = ["unshare", "--mount", *(["--user", "--map-root-user"] if os.getuid() else []), "sh", "-c"]
-    mount = f"mount -t tmpfs -o size=64m none {tmp_path}"
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*space, mount], check=False, capture_output=True).returncode
-    ):
-        pytest.skip("no private mounts on this machine")
     generate = f"{sys.executable} -m emulator generate {tmp_path}/data --recipe tiny --files 80"
-    script = f"""{mount}; cd {Path(__file__).parents[2]}
+    script = f"""mount -t tmpfs -o size=64m none {tmp_path}; cd {Path(__file__).parents[2]}
         {generate}; echo status $?
         {generate} --no-space-check; echo status $?; find {tmp_path} -name '*.part'
         mount -o remount,size=128m {tmp_path}; {generate} --json | tail -n 1
         {sys.executable} -m emulator verify {tmp_path}/data; echo status $?"""
-    done = subprocess.run([*space, script], capture_output=True, text=True, check=False, timeout=90)
-    assert "Traceback" not in done.stderr
-    before, during = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error:")]
+    done = in_namespace(script)
+    assert "Traceback" not in done.err
+    before, during = [line for line in done.err.splitlines() if line.startswith("feedrate: error:")]
     assert "are needed" in before and "missing" in before
     assert "no space left" in during and "are missing" in during and "resumes" in during
-    statuses = [line for line in done.stdout.splitlines() if line.startswith("status")]
-    assert statuses == ["status 4", "status 4", "status 0"], done.stdout + done.stderr
-    assert ".part" not in done.stdout
-    last = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    statuses = [line for line in done.out.splitlines() if line.startswith("status")]
+    assert statuses == ["status 4", "status 4", "status 0"], done.out + done.err
+    assert ".part" not in done.out
+    last = json.loads(next(line for line in done.out.splitlines() if line.startswith("{")))
     assert 0 < last["made_files"] < 80, "what was done before the disk was full is kept"
 
 
-@pytest.mark.parametrize("form", ["npz", "npy", "nii", "nii.gz", "hdf5", "raw"])
+@pytest.mark.parametrize("form", ["npz", "npy"])
 def test_a_flipped_bit_is_found_anywhere(tmp_path, form):
-    """50 random places per format."""
+    """50 random places, in a file and in two of a sample; the campaign has every format."""
     folder = tmp_path / "data"
     words = ("--recipe", "tiny", "--files", 3, "--format", form, "--payload", "ratio=2", "--no-fsync")
     done = feedrate("generate", folder, *words)

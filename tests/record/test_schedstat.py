@@ -113,8 +113,8 @@ def test_real_threads():
 @pytest.mark.alone
 def test_a_thread_that_has_to_share_its_core():
     """Three busy processes on one core with it: most of the time it is ready and has none."""
-    code = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
-    hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    code = "import os\nos.sched_setaffinity(0, {0})\nprint(flush=True)\nwhile True: pass"
+    hogs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)]
     stats, stop = ReadStats(), threading.Event()
 
     def read():
@@ -126,7 +126,8 @@ def test_a_thread_that_has_to_share_its_core():
 
     reader = threading.Thread(target=read)
     try:
-        time.sleep(0.5)
+        for hog in hogs:
+            hog.stdout.readline()
         reader.start()
         books = Books(stats.tallies)
         before = books.look()
@@ -138,6 +139,6 @@ def test_a_thread_that_has_to_share_its_core():
         reader.join()
         for hog in hogs:
             hog.kill()
-            hog.wait()
+            hog.communicate()
     assert found.cores > 0.5 * sum(found)
     assert found.storage < 0.05 * sum(found)
