@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from faults.harness import build_shim, feedrate_struck, forked, run
+from faults.harness import feedrate_struck, forked, run
 
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
 from emulator.dataset.owned import LOCK, PLAN
@@ -159,13 +159,11 @@ def test_a_folder_in_place_of_a_sample_stays(data: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("call", "code"), [("read", "EIO"), ("open", "EMFILE")])
-def test_files_that_cannot_be_read_are_not_called_wrong(
-    data: Path, tmp_path: Path, call: str, code: str
-) -> None:
+def test_files_that_cannot_be_read_are_not_called_wrong(data: Path, shim: Path, call: str, code: str) -> None:
     """The others are checked all the same."""
     sample(data, 6).unlink()
-    shim, strike = build_shim(tmp_path), f"path=sample_0000002 calls={call} mode=errno:{code} times=0"
-    struck = feedrate_struck(shim, strike, "verify", data)
+    strike = f"path=sample_0000002 calls={call} mode=errno:{code} times=0"
+    struck = feedrate_struck(shim, strike, "verify", data, seconds=90)
     assert struck.calls and struck.done.status == 4, struck.done
     assert "1 file of" in struck.done.one_line() and "sample_0000002" in struck.done.one_line()
     assert "sample_0000006" in struck.done.out
