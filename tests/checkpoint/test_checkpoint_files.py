@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emulator.config.checkpoint import Shard
-from emulator.errors import DatasetError, SpecError, StorageError
+from emulator.errors import DatasetError, StorageError
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
 from emulator.storage.posix import PosixStorage
@@ -107,16 +107,6 @@ def test_a_checkpoint_is_complete_only_after_the_commit(tmp_path):
     assert place.read_marker(tmp_path, 7) == said and said.size == 1
     place.remove(tmp_path / place.folder_name(7))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_two_runs_do_not_share_a_folder(tmp_path):
-    root = tmp_path / "root"
-    with place.locked(root), pytest.raises(SpecError, match="another run"), place.locked(root):
-        pass
-    with place.locked(root):
-        pass
-    place.leave(root)
-    assert not root.exists()
 
 
 FIELDS = {"model": "x", "ranks": 1, "data": 1, "scale": "1", "seed": 1, "files": []}

@@ -177,14 +177,10 @@ def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
     assert printable(render([Text(HOSTILE)])) == render([Text(HOSTILE)])
 
 
-@pytest.mark.parametrize("kind", ["svg", "png"])
-def test_a_picture_shows_escapes(hostile, kind, tmp_path):
-    draw_result(with_steps(hostile), tmp_path / "p", kind)
+def test_a_picture_shows_escapes(hostile, tmp_path):
+    draw_result(with_steps(hostile), tmp_path / "p", "svg")
     content = (tmp_path / "p").read_bytes()
-    if kind == "svg":
-        assert rb"\x1b[31mred" in content and b"\x1b" not in content
-    else:
-        assert content.startswith(b"\x89PNG")
+    assert rb"\x1b[31mred" in content and b"\x1b" not in content
 
 
 def test_a_renderer_that_aborts_is_one_line(monkeypatch):

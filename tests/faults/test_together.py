@@ -52,14 +52,6 @@ def test_two_sweeps_at_one_out(tiny, tmp_path):
 
 @pytest.mark.mpi
 @pytest.mark.long
-def test_force_over_a_running_sweep(tiny, tmp_path):
-    out = tmp_path / "out"
-    one_worked(at_once(sweep(tiny, out, "--out", out, "--force"), sweep(tiny, out, "--out", out, "--force")))
-    assert [point.ranks for point in read_result(out).points] == [1, 2]
-
-
-@pytest.mark.mpi
-@pytest.mark.long
 def test_two_resumes_at_once(tiny, tmp_path):
     out = tmp_path / "out"
     assert feedrate(*sweep(tiny, out)).status == 0

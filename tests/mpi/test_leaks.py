@@ -22,13 +22,7 @@ from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.mpi
 
-KINDS = ["direct", "torch"]
-DEFAULT = [("torch", signal.SIGTERM)]
-OTHERS = [
-    pytest.param(*run, marks=pytest.mark.long)
-    for run in ((kind, number) for kind in KINDS for number in (None, signal.SIGINT, signal.SIGTERM))
-    if run not in DEFAULT
-]
+OTHERS = [("direct", None), ("direct", signal.SIGINT), ("torch", None)]
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -61,7 +55,10 @@ def start(tiny: Path, folder: Path, said: TextIO, *words: object) -> subprocess.
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("loader", "number"), [*DEFAULT, *OTHERS])
+@pytest.mark.parametrize(
+    ("loader", "number"),
+    [("torch", signal.SIGTERM), *(pytest.param(*run, marks=pytest.mark.long) for run in OTHERS)],
+)
 def test_nothing_is_left_behind(tiny, tmp_path, loader, number):
     """Unless `number` is None, the run is stopped with that signal in the middle of it."""
     temporary = tmp_path / "tmp"
@@ -97,7 +94,7 @@ def is_helper(process: psutil.Process) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("loader", KINDS)
+@pytest.mark.parametrize("loader", ["direct", "torch"])
 def test_whoever_is_killed_nothing_is_left_after_5_seconds(tiny, tmp_path, loader):
     """Kills one process of the run: command, launcher, mpirun, fork server, stand-in, rank, or worker."""
     random = Random(int(os.environ.get("FEEDRATE_FAULTS_SEED", "1")))

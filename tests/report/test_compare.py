@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_h
 from emulator.plugins.page.compare import Comparison, compare, figures, shared
 from emulator.plugins.page.reference import load_references
 from emulator.record.result import RunResult
-from emulator.report.drawing import WIDE, chart, write_picture
+from emulator.report.drawing import WIDE, chart
 from emulator.report.table import Cell, Table
 from emulator.report.terminal import render as render_blocks
 
@@ -116,13 +115,6 @@ def test_the_page_needs_nothing_from_outside_and_escapes_names() -> None:
     assert text.count("<script") == 1  # ours
     assert not re.search(r'(src|href)="(?!#|data:)', text)
     assert "<svg" in text
-
-
-def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
-    nothing = figures(compare([("a", EXAMPLES["empty"]())]))
-    assert nothing == ()
-    write_picture(nothing, tmp_path / "a.svg", "svg", "Comparison")
-    assert "Nothing was measured." in (tmp_path / "a.svg").read_text()
 
 
 def with_knee(n_au: float | None, interval: tuple[float, float] | None) -> RunResult:

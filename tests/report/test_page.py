@@ -17,7 +17,7 @@ from synthetic_results import EXAMPLES, PAGES, flagged_sweep, plain_sweep, with_
 from emulator.analysis.point import PARTS, mean_step
 from emulator.errors import MissingError
 from emulator.record.steps import STEP
-from emulator.report.drawing import DARK, WIDE, chart, draw_result, extra, svg
+from emulator.report.drawing import WIDE, chart, draw_result, extra, svg
 from emulator.report.training import figures, latencies
 from emulator.report.training_figures import FIGURES, throughput
 
@@ -121,14 +121,6 @@ def test_flagged_points_are_diamonds_and_are_explained() -> None:
     ]
     assert [row["x"] for row in raised["data"]["values"]] == [8, 24, 32]
     assert ">flagged<" in svg(figure)
-
-
-@pytest.mark.long
-def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
-    made = flagged_sweep()
-    for figure in figures(with_steps(made)):
-        used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', svg(figure)))
-        assert used - set(DARK) <= {"none", "transparent"}, figure.name
 
 
 def test_time_at_a_barrier_is_what_the_last_rank_did() -> None:

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shaped_sweep, steps_of, with_steps
+from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shaped_sweep
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
-from emulator.report.figure import KNEE, Line, through
+from emulator.report.figure import KNEE, through
 from emulator.report.table import number
-from emulator.report.training import answer, cards, host_rows, percentiles, points_table
-from emulator.report.training_figures import LIMITS, PARTS, mean_steps, measured, throughput
+from emulator.report.training import answer, cards, percentiles, points_table
+from emulator.report.training_figures import LIMITS, measured
 from emulator.report.view import limits, marks, marks_line, notes
 
 
@@ -105,30 +105,6 @@ def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_
     assert line.points[1][1] == dots[1].y
     line, _ = through(measured(made[2:], lambda at: at.bytes_per_second), "#000000")
     assert len(line.points) == 2
-
-
-def test_the_ideal_line_stays_within_the_plot() -> None:
-    figure = throughput(plain_sweep())
-    assert figure is not None
-    ideal = next(mark for mark in figure.marks if isinstance(mark, Line) and mark.dashed)
-    assert ideal.points[0] == (0.0, 0.0)
-    assert ideal.points[1][1] == pytest.approx(figure.y.high)
-
-
-def test_the_parts_of_a_step_come_from_the_step_log() -> None:
-    made = plain_sweep()
-    mine = steps_of(made)
-    mine = mine[mine["point"] == 0]
-    parts = dict(zip(PARTS, mean_steps(with_steps(made))[1], strict=True))
-    assert parts["wait"] == pytest.approx(float(mine["wait"].mean()))
-    assert mean_steps(made) == {}
-
-
-def test_the_host_that_waits_most_comes_first() -> None:
-    found = host_rows(EXAMPLES["multi-host"]().points[-1])
-    waits = [float(row[3] or 0) for row in found]
-    assert found[0][0] == "node005"
-    assert waits[0] > 1.5 * waits[1]
 
 
 def test_facts_are_flat_sourced_and_in_units() -> None:
