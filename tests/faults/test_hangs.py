@@ -33,7 +33,7 @@ def slow(name: str) -> object:
 
 def expect_hang(shim: Path, rule: str, path: str, *words: object) -> None:
     limit = ("--storage-timeout", f"{LIMIT:g}s")
-    struck = feedrate_struck(shim, f"{rule} mode=hang", *words, *limit, seconds=SOON)
+    struck = feedrate_struck(shim, f"{rule} mode=hang", *words, *limit)
     assert struck.calls > 0
     assert struck.done.status == 4, struck.done.err
     assert not complaint(struck.done)

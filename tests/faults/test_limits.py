@@ -25,7 +25,7 @@ def test_an_error_at_close(shim, tiny, tmp_path, loader):
     """Some file systems tell only then that a read or a write has failed."""
     struck = feedrate_struck(
         shim, "path=.npz calls=close mode=errno:EIO times=0", "run", tiny, *TRAINING, "--loader", loader,
-        "-n", 1, "--out", tmp_path / "out", seconds=90,
+        "-n", 1, "--out", tmp_path / "out",
     )  # fmt: skip
     assert struck.calls and not complaint(struck.done)
     if struck.done.status:

@@ -213,41 +213,9 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     assert rules["steps an epoch"].met is False and rules["parameters of the workload"].met is False
 
 
-def test_files_of_many_samples_come_back_as_such(tmp_path):
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
-        'name = "many"\ntitle = "five a file"\nformat = "tfrecord"\npayload = "incompressible"\nfiles = 24\n'
-        'samples_per_file = 5\n[size]\ndistribution = "fixed"\nshape = "flat"\nbytes_mean = 50_000\n'
-    )
-    data, out, words = tmp_path / "data", tmp_path / "out", ("--loader", "direct", "-n", 1, "--epochs", 1)
-    for done in (
-        feedrate("generate", data, "--recipe", recipe),
-        feedrate("run", data, "-w", "resnet50-h100", *words, "--set", "loader.batch_size=6",
-                 "--set", "accelerator.step_batch_size=6", "--set", "accelerator.step_seconds=0.001",
-                 "--mismatched-dataset", "--out", out),
-    ):  # fmt: skip
-        assert done.status == 0, done.err
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400, usual[1]))  # a disk that is full after 400 bytes
-    try:
-        with pytest.raises(StorageError):
-            export_result(out, tmp_path / "exported")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-    assert not (tmp_path / "exported").exists()
-    export_result(out, tmp_path / "exported")
-    (folder,) = find_runs(tmp_path / "exported")
-    run = read_run(folder)
-    config = run.configs["config.yaml"]["workload"]["dataset"]
-    assert run.summary["num_samples_per_file"] == config["num_samples_per_file"] == 5
-    before, after = read_result(out).dataset, imported(tmp_path / "exported", tmp_path / "back").dataset
-    assert (after["files"], after["samples_per_file"]) == (24, 5)
-    assert after["bytes"] == pytest.approx(before["bytes"], rel=0.01)
-
-
 def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
-    """Two ranks: 20 steps, then 2 of another epoch."""
-    whole = swept(epochs=2, steps=22)
+    """Two ranks: 20 steps, then 2 of another epoch; files of many samples. A full disk leaves nothing."""
+    whole = swept("resnet50-h100", epochs=2, steps=22)
     order = np.tile(np.arange(22), 2)
     rows = np.zeros(44, STEP)
     rows["rank"], rows["epoch"], rows["step"] = np.repeat([0, 1], 22), order // 20, order % 20
@@ -257,9 +225,19 @@ def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
     (tmp_path / "out").mkdir()
     write_result(tmp_path / "out", replace(whole, points=whole.points[:1], status="complete", reason=""))
     write_steps(tmp_path / "out", rows)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, usual[1]))  # a disk that is full after 400 bytes
+    try:
+        with pytest.raises(StorageError):
+            export_result(tmp_path / "out", tmp_path / "exported")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert not (tmp_path / "exported").exists()
     export_result(tmp_path / "out", tmp_path / "exported")
     (run,) = map(read_run, find_runs(tmp_path / "exported"))
     assert run.summary["epochs"] == 1 and set(run.logs["1"]) == {"1", "hostname"}
+    config = run.configs["config.yaml"]["workload"]["dataset"]
+    assert run.summary["num_samples_per_file"] == config["num_samples_per_file"] == 1251
 
 
 def test_the_rules_that_imported_runs_meet(tmp_path):

@@ -45,15 +45,8 @@ class Run:
         self.out, self._err = folder / "out", folder / "err"
         words = ("run", data, "-w", "unet3d-tiny", "--loader", "direct", "-n", 3, "--epochs", 5000)
         with self._err.open("w") as err:
-            self.process = started(
-                *words,
-                "--out",
-                self.out,
-                *more,
-                stdout=subprocess.DEVNULL,
-                stderr=err,
-                start_new_session=True,
-            )
+            words += ("--out", self.out, *more)
+            self.process = started(*words, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True)
 
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)

@@ -121,19 +121,8 @@ def test_ranks_of_a_host_share_a_spool_and_none_writes_over_another(tmp_path: Pa
 
 
 def small(**changes: object) -> RunResult:
-    base = RunResult(
-        kind="run",
-        status="complete",
-        version="0",
-        created="2026-01-01T00:00:00Z",
-        command=("feedrate",),
-        workload={},
-        dataset={},
-        storage={},
-        loader="direct",
-        environment={},
-    )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    whole = dataclasses.replace(begun(), kind="run", status="complete", reason="")
+    return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
 
 
 def one_line(error: pytest.ExceptionInfo[FeedrateError]) -> str:
