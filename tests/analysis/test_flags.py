@@ -122,6 +122,13 @@ def test_au_rests_on_clearly_more_steps_than_were_read_ahead(steps, measured):
     assert flag is not None and ("AU is not measured" in flag.sentence) == (not measured)
 
 
+def test_the_advice_for_au_is_a_longer_run():
+    h100 = load_workload("unet3d-h100")
+    for steps in (13, 500):
+        flag = short_run(measured_au(point(4, 0.64, steps=steps), h100, kept_up=False), h100)
+        assert flag is not None and flag.threshold > steps
+
+
 def test_a_replay_is_faster_than_a_job_that_has_not_the_cores_for_it():
     """4 ranks, 100 steps/s each, on 8 cores."""
     plain = load_workload("unet3d-tiny")

@@ -14,7 +14,6 @@ from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.plugins.checkpoint.start import sweep_up
-from emulator.record.out import read_result
 from emulator.report.terminal import render, result_blocks
 from emulator.run.comm import Comm
 from emulator.sweep.summary import recovered
@@ -122,9 +121,3 @@ def test_what_cannot_be_is_seen_before_anything_is_written(job, changes, said):
         check(replace(job, **changes), 1, force=False)
     assert "\n" not in str(error.value)
     assert list(job.folder.iterdir()) == []
-
-
-def test_a_result_is_never_overwritten(job, capsys):
-    run(job)
-    assert "--force" in refused(job, capsys)
-    assert read_result(job.out).status == "complete"

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shaped_sweep
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
-from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
 from emulator.report.figure import KNEE, through
 from emulator.report.table import number
@@ -105,17 +104,3 @@ def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_
     assert line.points[1][1] == dots[1].y
     line, _ = through(measured(made[2:], lambda at: at.bytes_per_second), "#000000")
     assert len(line.points) == 2
-
-
-def test_facts_are_flat_sourced_and_in_units() -> None:
-    table = {
-        "loader": {"block_bytes": 4_194_304, "crop": (128, 128, 128)},
-        "step_seconds": 0.636, "hosts": [{"host": "a"}, {"host": "b"}],
-        "none": None, "seed": 10_000, "yes": True,
-    }  # fmt: skip
-    shown = {fact.key: (fact.value, fact.source) for fact in facts(table, {"step_seconds": "published"})}
-    assert shown == {
-        "loader.block_bytes": ("4.19 MB (4,194,304)", ""), "loader.crop": ("128, 128, 128", ""),
-        "step_seconds": ("636 ms", "published"), "hosts.0.host": ("a", ""), "hosts.1.host": ("b", ""),
-        "none": ("–", ""), "seed": ("10000", ""), "yes": ("yes", ""),
-    }  # fmt: skip
