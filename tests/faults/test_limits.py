@@ -13,8 +13,9 @@ import psutil
 import pytest
 from command import Done, feedrate, finished, started, within
 from faults.harness import complaint, feedrate_struck
+from synthetic_results import plain_sweep
 
-from emulator.record.out import read_result
+from emulator.record.out import read_result, write_result
 
 TRAINING = ("-w", "unet3d-tiny", "--epochs", 50)
 
@@ -117,7 +118,8 @@ def test_ranks_that_cannot_write_their_own_files_end_the_run_and_no_old_result_i
     """MPI's files exceed `ulimit -f`: ranks die in MPI_Init, and prterun may hang then."""
     words = ("run", tiny, *TRAINING[:2], "--steps", 2, "--loader", "direct", "-n", 2)
     words += ("--out", tmp_path / "out")
-    assert feedrate(*words).status == 0
+    (tmp_path / "out").mkdir()
+    write_result(tmp_path / "out", plain_sweep())
     done = within(["bash", "-c", 'ulimit -f 100; exec "$@"', "-"], *words, "--force")
     assert done.status == 6 and "ended without an error: see ulimit -a" in done.err, done.err
     assert len(done.err.splitlines()) < 6 and "kept what was measured" not in done.err, done.err
