@@ -61,6 +61,13 @@ def test_a_wrong_manifest_is_one_line(tmp_path, changes, said):
     assert said in str(error.value) and str(tmp_path) in str(error.value)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000])
+def test_garbage_is_one_line(tmp_path, content):
+    (tmp_path / MANIFEST).write_bytes(content)
+    with pytest.raises(DatasetError, match=str(tmp_path)):
+        read_manifest(tmp_path)
+
+
 def test_what_is_not_there_says_what_to_do(tmp_path):
     with pytest.raises(DatasetError, match="there is no dataset folder .*: run feedrate generate"):
         read_manifest(tmp_path / "none")
