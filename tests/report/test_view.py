@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shaped_sweep
+from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shaped_sweep, steps_of, with_steps
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
-from emulator.report.figure import KNEE, through
+from emulator.report.figure import KNEE, Line, through
 from emulator.report.table import number
-from emulator.report.training import answer, cards, percentiles, points_table
-from emulator.report.training_figures import LIMITS, measured
+from emulator.report.training import answer, cards, host_rows, percentiles, points_table
+from emulator.report.training_figures import LIMITS, PARTS, mean_steps, measured, throughput
 from emulator.report.view import limits, marks, marks_line, notes
 
 
@@ -104,3 +105,41 @@ def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_
     assert line.points[1][1] == dots[1].y
     line, _ = through(measured(made[2:], lambda at: at.bytes_per_second), "#000000")
     assert len(line.points) == 2
+
+
+def test_the_ideal_line_stays_within_the_plot() -> None:
+    figure = throughput(plain_sweep())
+    assert figure is not None
+    ideal = next(mark for mark in figure.marks if isinstance(mark, Line) and mark.dashed)
+    assert ideal.points[0] == (0.0, 0.0)
+    assert ideal.points[1][1] == pytest.approx(figure.y.high)
+
+
+def test_the_parts_of_a_step_come_from_the_step_log() -> None:
+    made = plain_sweep()
+    mine = steps_of(made)
+    mine = mine[mine["point"] == 0]
+    parts = dict(zip(PARTS, mean_steps(with_steps(made))[1], strict=True))
+    assert parts["wait"] == pytest.approx(float(mine["wait"].mean()))
+    assert mean_steps(made) == {}
+
+
+def test_the_host_that_waits_most_comes_first() -> None:
+    found = host_rows(EXAMPLES["multi-host"]().points[-1])
+    waits = [float(row[3] or 0) for row in found]
+    assert found[0][0] == "node005"
+    assert waits[0] > 1.5 * waits[1]
+
+
+def test_facts_are_flat_sourced_and_in_units() -> None:
+    table = {
+        "loader": {"block_bytes": 4_194_304, "crop": (128, 128, 128)},
+        "step_seconds": 0.636, "hosts": [{"host": "a"}, {"host": "b"}],
+        "none": None, "seed": 10_000, "yes": True,
+    }  # fmt: skip
+    shown = {fact.key: (fact.value, fact.source) for fact in facts(table, {"step_seconds": "published"})}
+    assert shown == {
+        "loader.block_bytes": ("4.19 MB (4,194,304)", ""), "loader.crop": ("128, 128, 128", ""),
+        "step_seconds": ("636 ms", "published"), "hosts.0.host": ("a", ""), "hosts.1.host": ("b", ""),
+        "none": ("–", ""), "seed": ("10000", ""), "yes": ("yes", ""),
+    }  # fmt: skip
