@@ -1,13 +1,14 @@
 """A checkpointing job beside training: it runs, says what it did, ends with its starter, leaves nothing."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
-from command import until
+from command import feedrate, until
 
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.plugins.checkpoint.checkpoint_noise import (
@@ -16,6 +17,8 @@ from emulator.plugins.checkpoint.checkpoint_noise import (
     line,
     parse_checkpoint_noise,
 )
+from emulator.record.out import read_result
+from emulator.sweep.noise import noise_folder
 
 SMALL = CheckpointNoise(scale="1/20000", ranks=2)
 
@@ -65,3 +68,23 @@ def test_what_goes_wrong_is_one_line(tmp_path):
         RunningCheckpoints(replace(SMALL, model="nothing"), tmp_path / "noise" / "host")
     assert "there is no model 'nothing'" in str(error.value) and "Traceback" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_a_sweep_beside_checkpoints_says_so(tiny, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(tiny, data)
+    noise = "checkpoint:llama3-8b,scale=1/20000,ranks=2"
+    done = feedrate(
+        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1", "--steps", "8",
+        "--noise", noise, "--out", out,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "checkpoints of 1.41 MB" in done.out
+    result = read_result(out)
+    assert (result.status, result.storage["noise"]) == ("complete", noise)
+    (told,) = (out / "noise").glob("*.json")
+    assert json.loads(told.read_text())["checkpoints"]
+    assert not noise_folder(data, "any").parent.exists()
+    assert "Beside noise: checkpoint" in feedrate("report", out).out

@@ -135,3 +135,13 @@ def test_half_of_a_pair_is_missing(tmp_path):
     (tmp_path / "case_1_y.npy").unlink()
     with pytest.raises(FeedrateError, match="case_1_y.npy is missing"):
         find_samples(tmp_path)
+
+
+@pytest.mark.long
+def test_the_torch_loader_takes_arrays_of_any_shape(tmp_path):
+    folder = as_dlio(tmp_path / "data")
+    adopt(folder)
+    words = "-w unet3d-tiny --mismatched-dataset --loader torch -n 1 --steps 2 --verify-reads"
+    settings = ("--set", "accelerator.step_seconds=0.01", "--set", "loader.crop=[]")
+    whole = feedrate("run", folder, *words.split(), *settings, "--out", tmp_path / "torch")
+    assert whole.status == 0, whole.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -15,10 +16,11 @@ from faults.harness import feedrate_struck, forked, run
 
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
 from emulator.dataset.owned import LOCK, PLAN
-from emulator.errors import DatasetError
+from emulator.errors import DatasetError, StorageError
 from emulator.files import Owner
 from emulator.record.out import RESULT, write_result
 from emulator.record.result import new_result
+from emulator.storage.folder import FolderStore
 
 SIZES = ("size.bytes_mean=300kB", "size.bytes_sd=20kB", "size.bytes_min=200kB")
 GENERATE = ("--recipe", "tiny", "--files", "8", "--subfolders", "2", "--threads", "1",
@@ -230,3 +232,25 @@ def test_report_shows_the_file_that_it_is_given(tmp_path: Path) -> None:
     result("the-new-one")
     assert "the-old-one" in run(tmp_path, "report", tmp_path / "old.json").out
     assert "the-new-one" in run(tmp_path, "report", tmp_path / RESULT).out
+
+
+def refused(place: object) -> bool:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(place))
+
+
+def test_a_call_that_nobody_expects_to_fail_is_one_line(data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("emulator.run.shared.open_dataset", refused)
+    done = run(tmp_path, "verify", data)
+    assert done.status == 4 and f"({data}): Cannot allocate memory" in done.one_line()
+
+
+def test_an_error_while_giving_up_adds_no_line(data: Path, tmp_path: Path, monkeypatch) -> None:
+    """All calls fail from the middle of a generate on, also those that look what there is to be removed."""
+
+    def fails_from_now_on(store: FolderStore) -> int:
+        monkeypatch.setattr(Path, "is_dir", refused)
+        raise StorageError("cannot read the free space")
+
+    monkeypatch.setattr(FolderStore, "free", fails_from_now_on)
+    done = run(tmp_path, "generate", tmp_path / "new", *GENERATE)
+    assert done.status == 4 and "cannot read the free space" in done.one_line()

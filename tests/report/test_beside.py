@@ -139,3 +139,15 @@ def test_figures_are_valid_and_absent_where_there_is_nothing(name):
         assert chart(figure, WIDE).to_dict()["title"]["text"] == figure.title
     assert svg(figure).startswith("<svg") and figure.caption
     assert FIGURES[name](replace(weka(), baseline=())) is None
+
+
+def test_there_is_nothing_to_compare_without_reads_or_points():
+    writes = replace(weka(), baseline=weka().baseline[:1])
+    assert not against(plain_sweep(), writes).rows
+    assert not against(result(()), weka()).rows
+    assert "no reads" in answer(writes)
+
+
+def test_a_baseline_without_a_training_has_its_own_figures_only():
+    assert [figure.name.partition("-")[2] for figure in figures(weka())] == list(FIGURES)[1:]
+    assert training_figure(result(()), weka()) is None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_host_sweep, plain_sweep
 
 from emulator.plugins.page.compare import Comparison, compare, figures, shared
-from emulator.plugins.page.reference import load_references
+from emulator.plugins.page.reference import load_reference, load_references
 from emulator.record.result import RunResult
-from emulator.report.drawing import WIDE, chart
+from emulator.report.drawing import NARROW, WIDE, chart, svg, write_picture
 from emulator.report.table import Cell, Table
 from emulator.report.terminal import render as render_blocks
 
@@ -152,3 +153,33 @@ def test_a_knee_beside_noise_or_below_the_first_count_moves_too() -> None:
     below = replace(noisy, knee=knee, points=(starving,))
     (sentence,) = compare([("quiet", quiet), ("below", below)]).moves
     assert "moves from 8.00 to below 1 accelerators" in sentence
+
+
+def test_published_throughput_counts_the_first_step_up_to_v1() -> None:
+    submissions, _ = load_reference("mlperf_storage_v1_0")
+    (caution,) = [c for c in compare([("a", plain_sweep())], submissions).cautions if "throughput" in c]
+    assert "includes the first step of each epoch up to v1.0 and excludes it since" in caution
+
+
+def test_a_reference_without_the_workload_is_said() -> None:
+    tiny = changed(replace(plain_sweep()))
+    tiny = replace(tiny, workload={**tiny.workload, "name": "unet3d-tiny"})
+    submissions, _ = load_reference("mlperf_storage_v1_0")
+    assert "No published row ran unet3d_tiny." in compare([("a", tiny)], submissions).cautions
+
+
+@pytest.mark.long
+def test_every_plot_of_a_comparison_carries_the_marks() -> None:
+    for figure in figures(two()):
+        for size in (WIDE, NARROW):
+            drawing = svg(figure, size)
+            assert "emulated storage" in drawing
+            assert "NaN" not in drawing
+            assert "undefined" not in drawing
+
+
+def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
+    nothing = figures(compare([("a", EXAMPLES["empty"]())]))
+    assert nothing == ()
+    write_picture(nothing, tmp_path / "a.svg", "svg", "Comparison")
+    assert "Nothing was measured." in (tmp_path / "a.svg").read_text()

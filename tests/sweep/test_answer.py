@@ -21,9 +21,10 @@ QUESTION = Question(
 )  # fmt: skip
 
 
-def says(found: Knee) -> str:
+def says(found: Knee, workload: str = "unet3d-a100") -> str:
+    question = replace(QUESTION, workload=load_workload(workload))
     answer = Answer(storage=replace(plain_sweep(), knee=found), pytorch=None)
-    return answer_lines(QUESTION, answer, cores=2, hosts=1)[0].says
+    return answer_lines(question, answer, cores=2, hosts=1)[0].says
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,17 @@ def says(found: Knee) -> str:
 )
 def test_accelerators_are_counted_in_the_right_number(found, part):
     assert part in says(found)
+
+
+@pytest.mark.parametrize(
+    ("workload", "one", "two"),
+    [
+        ("unet3d-v100", "1 V100 32 GB (", "2 V100s 32 GB ("),
+        ("unet3d-tiny", "1 accelerator in miniature (", "2 accelerators in miniature ("),
+    ],
+)
+def test_the_plural_comes_before_what_follows_the_noun(workload, one, two):
+    assert one in says(knee(1.0, None, ""), workload) and two in says(knee(2.0, None, ""), workload)
 
 
 def test_cores_that_are_missing_follow_from_the_smallest_count_that_starved():
