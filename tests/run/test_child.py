@@ -129,7 +129,7 @@ def test_the_status_is_that_of_the_rank_which_failed_first(tmp_path: Path, monke
     assert capsys.readouterr().err == "feedrate: error: rank 1: it hangs\n"
 
 
-@pytest.mark.parametrize(("left", "status"), [((9, 9), 9), ((0,), 6)])
+@pytest.mark.parametrize(("left", "status"), [((0, 0), 0), ((9, 9), 9), ((0,), 6)])
 def test_an_mpirun_that_does_not_end_after_its_ranks_takes_nothing_from_their_status(
     tmp_path: Path, monkeypatch, left, status
 ):
