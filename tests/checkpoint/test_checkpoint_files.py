@@ -103,7 +103,10 @@ def test_a_checkpoint_is_complete_only_after_the_commit(tmp_path):
     assert place.complete(tmp_path) == [] and place.unfinished(tmp_path) == [part]
     said = marker(((WrittenFile(name="shard", size=1, crc=2),),))
     place.commit(part, 7, said)
-    assert place.complete(tmp_path) == [7] and place.unfinished(tmp_path) == []
+    (tmp_path / place.folder_name(8)).mkdir()
+    assert place.complete(tmp_path) == [7], "a folder without a marker is not complete"
+    (tmp_path / place.folder_name(8)).rmdir()
+    assert place.unfinished(tmp_path) == []
     assert place.read_marker(tmp_path, 7) == said and said.size == 1
     place.remove(tmp_path / place.folder_name(7))
     assert list(tmp_path.iterdir()) == []
