@@ -51,6 +51,8 @@ _FILES = 64
 the kernel's read-ahead."""
 _WORKER_DIED = (RuntimeError, OSError, EOFError)
 """Errors by which torch and its queues report a dead worker."""
+_DEAD = "DataLoader worker (pid"
+"""So begins what torch says of a dead worker, also of one that died before it was counted here."""
 
 
 class TorchLoader:
@@ -138,7 +140,8 @@ class TorchLoader:
                 return next(self._iterator, None)
             except _WORKER_DIED as error:
                 # Do not wait for the end of a worker that hangs in the storage: it may be unable to end.
-                if self._hung.poll() or connection.wait([one.sentinel for one in self._workers], 0):
+                known = self._hung.poll() or connection.wait([one.sentinel for one in self._workers], 0)
+                if known or str(error).startswith(_DEAD):
                     raise self._worker_died() from None
                 if "timed out" in str(error):  # DataLoader's timeout: its workers are alive
                     if time.monotonic() >= deadline:

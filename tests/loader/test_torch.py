@@ -48,11 +48,17 @@ class TestTorch(LoaderContract):
     def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
         super().test_hung_storage_is_given_up(loader, pipe)
 
-    def test_a_dead_worker_is_reported_in_one_line(self, loader: MakeLoader, files: Files) -> None:
+    @pytest.mark.parametrize("counted", [True, False], ids=["", "that died before it was counted"])
+    def test_a_dead_worker_is_reported_in_one_line(
+        self, loader: MakeLoader, files: Files, monkeypatch: pytest.MonkeyPatch, counted: bool
+    ) -> None:
         before = multiprocessing.active_children()
         made = loader(files, replace(SPEC, prefetch=1, workers=1))
         arriving = made.read(files.batches(1) * 50)
-        next(arriving)
+        with monkeypatch.context() as patched:
+            if not counted:
+                patched.setattr(multiprocessing, "active_children", list)
+            next(arriving)
         (worker,) = (child for child in multiprocessing.active_children() if child not in before)
         worker.kill()
         with pytest.raises(RankError, match="a DataLoader worker died"):
