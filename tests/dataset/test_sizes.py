@@ -14,6 +14,9 @@ from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.dataset.sizes import size_table, sizes_of, table_moments
 from emulator.errors import SpecError
 
+KITS19_MEAN, KITS19_SD = 146_600_628, 68_341_808
+
+
 CASES = [(r, d) for r in ("kits19", "tiny") for d in ("lognormal", "mlperf", "fixed")] + [
     ("kits19", "empirical")
 ]
@@ -30,6 +33,27 @@ def test_ten_thousand_samples_have_the_recipes_moments(recipe, distribution, see
     else:
         assert look.sd == pytest.approx(spec.size.bytes_sd, rel=0.03)
         assert look.smallest > 0.98 * spec.size.bytes_min and look.largest < 1.02 * spec.size.bytes_max
+
+
+def test_the_lognormal_fits_the_real_cases():
+    """Kolmogorov-Smirnov against the 210 cases: no reason to reject, as there is for the normal."""
+    spec = load_recipe("kits19", ["size.distribution=empirical"]).size
+    cases = sizes_of(spec, 0).cases
+    assert cases is not None and cases.shape == (210, 3)
+    real = np.sort(5 * cases.prod(axis=1) + 256)
+    assert real.mean() == pytest.approx(KITS19_MEAN, rel=2e-3)
+    assert real.std() == pytest.approx(KITS19_SD, rel=2e-3)
+
+    def p_value(distribution: str) -> float:
+        table = size_table(replace(spec, distribution=distribution))
+        share = np.interp(real, table, np.linspace(0, 1, len(table)))
+        count = len(real)
+        steps = np.arange(count)
+        distance = max(((steps + 1) / count - share).max(), (share - steps / count).max())
+        scaled = (count**0.5 + 0.12 + 0.11 / count**0.5) * distance
+        return float(2 * sum((-1) ** (k - 1) * np.exp(-2 * (k * scaled) ** 2) for k in range(1, 100)))
+
+    assert p_value("lognormal") > 0.5 > p_value("mlperf")
 
 
 @settings(max_examples=60)

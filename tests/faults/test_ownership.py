@@ -297,6 +297,7 @@ def test_checkpoints_of_others_stay(tmp_path: Path) -> None:
         put(begin(tmp_path, 3, "7") / "sub/all-mp_000-model"),
         put(tmp_path / "checkpoint-000004/checkpoint.json", "{}"),
     ]
+    (tmp_path / "mine.part").mkdir()
     before = tree(tmp_path)
     assert clean(tmp_path) == [ours.name] and not ours.exists()
     remove(tmp_path / "checkpoint-000004")
