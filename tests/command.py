@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import psutil
+import pytest
 
 import emulator.cli.main
 from emulator.cli.entry import entry
@@ -56,12 +58,43 @@ def feedrate(
     if mpirun:
         launcher = Path(sys.executable).parent / "mpirun"
         command = [str(launcher), "--bind-to", "none", "-n", str(mpirun), *command]
+    return finished(command, timeout, cwd=cwd, **environment)
+
+
+def finished(
+    command: Sequence[object], timeout: float = 90, *, cwd: Path | None = None, **environment: str
+) -> Done:
+    """Run a command to its end."""
     begin = time.monotonic()
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd,
+        list(map(str, command)), capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd,
         stdin=subprocess.DEVNULL, env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment},
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
+
+
+def within(before: Sequence[object], *words: object, timeout: float = 90) -> Done:
+    """Run `BEFORE feedrate WORDS`, in a process that has imported nothing: under a limit, or by a shell."""
+    return finished([*before, sys.executable, "-m", "emulator", *words], timeout)
+
+
+def in_namespace(script: str, *words: object) -> Done:
+    """Run `sh -c SCRIPT WORDS` with mounts of its own; skips the test where users may not have such."""
+    space = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+    if finished([*space, "true"]).status:
+        pytest.skip("this system does not let users make namespaces")
+    return finished([*space, script, *words])
+
+
+def started(
+    *words: object, environment: Mapping[str, str] = MappingProxyType({}), **how: Any
+) -> subprocess.Popen[str]:
+    """Start `feedrate WORDS`, with pipes for what it prints unless `how` says otherwise."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "emulator", *map(str, words)], text=True, stdin=subprocess.DEVNULL,
+        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment},
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how},
+    )  # fmt: skip
 
 
 _WORDS = "FEEDRATE_TEST_WORDS"
@@ -100,6 +133,14 @@ def _forked() -> None:
 T = TypeVar("T")
 
 
+def until(found: Callable[[], T], seconds: float = 60.0) -> T:
+    """Return what `found()` gives, once it is true, or after so long."""
+    deadline = time.monotonic() + seconds
+    while not (now := found()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return now
+
+
 def unless_ended(ask: Callable[[], T], ended: T) -> T:
     """Return what `ask()` tells of a psutil.Process; `ended` where that has ended since it was seen."""
     try:
@@ -114,11 +155,9 @@ def is_alive(process: psutil.Process) -> bool:
     return process.is_running() and unless_ended(process.status, ended) != ended
 
 
-def outlive(processes: Sequence[psutil.Process], seconds: float = 15.0) -> list[str]:
+def outlive(processes: Sequence[psutil.Process], seconds: float = 30.0) -> list[str]:
     """Return the processes that still run after so long."""
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, processes)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: not any(map(is_alive, processes)), seconds)
     return [f"{one.pid}: {' '.join(unless_ended(one.cmdline, []))}" for one in processes if is_alive(one)]
 
 

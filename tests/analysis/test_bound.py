@@ -35,12 +35,6 @@ def test_without_schedstat_the_load_of_the_hosts_decides(found, kind, only):
     assert (bound.kind, bound.host) == (kind, only)
 
 
-def test_what_else_runs_on_a_busy_host_is_said():
-    own = classify(point(4, 0.7, hosts=(host(busy_share=0.97, cpu_seconds=75.0, runqueue=14.0),)))
-    other = classify(point(8, 0.7, hosts=(host("a"), HOG)))
-    assert ["other processes" in bound.evidence[0] for bound in (own, other)] == [False, True]
-
-
 @pytest.mark.parametrize(
     ("efficiency", "fewer", "kind"), [(0.79, (0.8, 0.8), "latency"), (0.6, (0.99, 0.98), "storage")]
 )
@@ -157,3 +151,9 @@ def test_barriers_that_take_most_of_what_is_lost_are_the_emulators(cost, kind):
     bound = classify(point(8, 0.6, wait_share=0.1, barrier_share=0.3, flags=(flag,)))
     assert bound.kind == kind
     assert (flag.sentence in bound.evidence) == (kind == "emulator")
+
+
+def test_what_else_runs_on_a_busy_host_is_said():
+    own = classify(point(4, 0.7, hosts=(host(busy_share=0.97, cpu_seconds=75.0, runqueue=14.0),)))
+    other = classify(point(8, 0.7, hosts=(host("a"), HOG)))
+    assert ["other processes" in bound.evidence[0] for bound in (own, other)] == [False, True]

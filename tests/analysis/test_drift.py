@@ -28,11 +28,3 @@ def test_interval_of_repeats():
     assert repeat_interval([1.0]) is None
     low, high = repeat_interval([10.0, 12.0]) or (0, 0)
     assert (low, high) == pytest.approx((11 - 12.7062, 11 + 12.7062), abs=1e-3)
-
-
-def test_interval_of_repeats_covers():
-    random = np.random.default_rng(4)
-    intervals = [repeat_interval(random.normal(5, 1, 4).tolist()) for _ in range(1000)]
-    assert np.mean([low <= 5 <= high for low, high in filter(None, intervals)]) == pytest.approx(
-        0.95, abs=0.03
-    )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from logs import COSTS, STEP_SECONDS, drawn, emulated
 
 from emulator.analysis.here import here
-from emulator.analysis.throughput import durations, throughput
+from emulator.analysis.throughput import durations
 
 
 def trained(costs, sync, per_epoch=4, *, ask=False):
@@ -79,32 +79,6 @@ def test_nobody_is_awaited_who_has_gone_on():
     of_second = rows[20:]
     of_second["requested"][10] = of_second["got"][9]
     assert here(rows, "step")["barrier"].min() >= -1e-9
-
-
-@pytest.mark.parametrize("sync", ["step", "none"])
-def test_where_nobody_is_late_both_times_are_the_same(sync):
-    rows = emulated(drawn(1, gap=0.06), sync)
-    played = here(rows, sync)
-    for name in ("begin", "wait", "compute", "overshoot", "barrier"):
-        np.testing.assert_allclose(played[name], rows[name], atol=1e-9)
-
-
-def test_a_process_that_is_always_late_hides_nothing_from_its_training():
-    # 40 ms late in each step of 50 ms: the accelerator is fed all the time, the training is not.
-    costs = drawn(2, gap=0.0)
-    costs["sleep"][:] = 0.04
-    rows = emulated(costs, "step")
-    assert throughput(rows).au == pytest.approx(1.0)
-    assert throughput(here(rows, "step")).au == pytest.approx(0.05 / 0.09)
-
-
-def test_one_late_rank_holds_all_up_at_a_barrier():
-    costs = drawn(3, gap=0.0)
-    costs["hand"][:, 1] = 0.02
-    assert throughput(here(emulated(costs, "step"), "step")).au == pytest.approx(0.05 / 0.07)
-    alone = here(emulated(costs, "none"), "none")
-    shares = [throughput(alone[alone["rank"] == rank]).au for rank in range(3)]
-    assert shares == pytest.approx([1.0, 0.05 / 0.07, 1.0])
 
 
 def test_a_log_without_the_moments_says_nothing():

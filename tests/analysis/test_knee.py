@@ -54,16 +54,6 @@ def test_no_knee_is_said():
     )
 
 
-def test_runs_that_vary_much_give_a_wide_interval():
-    random = np.random.default_rng(3)
-    runs = [(n, min(1, 40 / n) * math.exp(random.normal(0, 0.15))) for n in (8, 16, 32, 40, 48, 64, 96) * 2]
-    knee = find_knee([point(n, x) for n, x in runs])
-    assert knee.interval is not None
-    low, high = knee.interval
-    assert low < 40 / 0.9 < high
-    assert high / low > 1.15
-
-
 def test_flags_are_never_silent():
     flag = Flag(name="overshoot", value=0.1, threshold=0.01, sentence="...")
     points = [point(4, 1.0), point(8, 0.62, flags=(flag,)), point(16, 0.31)]

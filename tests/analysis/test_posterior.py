@@ -36,16 +36,6 @@ def test_repeats_teach_the_deviation():
         assert posterior([8] * 30, efficiency.tolist()).deviation == pytest.approx(variation, rel=0.6)
 
 
-def test_band_holds_the_curve():
-    truth = curve("mva", 100.0)
-    ranks = [5, 20, 60, 80, 95, 110, 140, 200]
-    found = posterior(ranks, [truth.at(n) for n in ranks])
-    low, middle, high = found.band([10, 90, 150], [0.025, 0.5, 0.975])
-    assert (low <= middle).all()
-    assert (middle <= high).all()
-    assert middle == pytest.approx([truth.at(n) for n in (10, 90, 150)], rel=0.03)
-
-
 @settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 1.3)), max_size=12))
 def test_any_history_gives_a_proper_posterior(runs):

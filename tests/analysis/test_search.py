@@ -37,15 +37,6 @@ def test_a_precise_stop_is_precise(trials):
         assert len(t.runs) == 20 if "20 runs" in t.stop else t.belief.width < 0.05
 
 
-@pytest.mark.parametrize("maximum", [8, 16])
-@pytest.mark.parametrize("name", ["roofline", "soft p=6", "collapse"])
-def test_small_maxima(maximum, name):
-    truth = curve(name, 5.0)
-    found = trial(truth, 0.005, np.random.default_rng(7), KneeSearch(maximum=maximum))
-    assert found.error == pytest.approx(0, abs=0.03)
-    assert all(1 <= run.ranks <= maximum for run in found.runs)
-
-
 @pytest.mark.parametrize("maximum", [8, 16, 512])
 def test_no_knee_is_said_after_looking_at_the_maximum(maximum):
     found = trial(curve("roofline", 4000.0), 0.01, np.random.default_rng(8), KneeSearch(maximum=maximum))

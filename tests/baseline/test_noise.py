@@ -3,11 +3,9 @@
 import json
 import shutil
 import subprocess
-import sys
-import time
 
 import pytest
-from command import ANSWERED, feedrate
+from command import ANSWERED, feedrate, started, until
 
 from emulator.errors import SpecError
 from emulator.plugins.baseline.fio_noise import parse_noise
@@ -62,19 +60,15 @@ def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
         "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1", "--steps", "9999",
         "--noise", "write:2x4KiB,size=1MiB", "--out", tmp_path / "out",
     )  # fmt: skip
-    command, beside = [sys.executable, "-m", "emulator", *map(str, words)], noise_folder(data, "any").parent
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    beside = noise_folder(data, "any").parent
+    with started(*words, stderr=subprocess.DEVNULL) as process:
         for line in process.stdout:
             if line.startswith("point 1"):
                 break
-        assert len(list(beside.glob("*/job*"))) == 2
+        assert until(lambda: len(list(beside.glob("*/job*"))) == 2)
         process.terminate()
         process.stdout.read()
-    for _ in range(200):
-        if not list(beside.glob("*/job*")):
-            break
-        time.sleep(0.05)
-    assert not list(beside.glob("*/job*"))  # the journal stays: the next one takes it over
+    assert until(lambda: not list(beside.glob("*/job*")))  # the journal stays: the next one takes it over
     assert feedrate("verify", data).status == 0
 
 

@@ -1,6 +1,5 @@
 """Suites and job files, without fio: what is run, in which order, on which files."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from emulator.plugins.baseline.fio import (
     percentile,
     side,
 )
-from emulator.plugins.baseline.suites import SUITES, files_needed, find_suite, tuned, turns
+from emulator.plugins.baseline.suites import SUITES, find_suite, tuned, turns
 from emulator.units import parse_list
 
 SETTING = Setting(folder=Path("/mnt/a:b/c1"), file_bytes=2**20, seconds=1.5, ramp_seconds=0.2)
@@ -33,18 +32,6 @@ def test_writes_come_before_reads_and_sequential_before_random(name):
     assert order == sorted(order)
     assert len({turn.name for turn in planned}) == len(planned)
     assert {turn.clients for turn in planned} == {1, 2}
-
-
-def test_the_noisy_neighbours_are_the_documents():
-    alone_writers, alone_readers, together = turns(SUITES["noisy-neighbour"], (1,))
-    sizes = ("4 KiB", "8 KiB", "16 KiB")
-    assert [(task.access.name, task.depth) for task in together.tasks] == [
-        (f"{size} random {way}", depth) for way, depth in (("write", 8), ("read", 1)) for size in sizes
-    ]
-    alone = (replace(task, beside="nothing") for task in together.tasks)
-    assert tuple(alone) == alone_writers.tasks + alone_readers.tasks
-    assert sorted(task.first_file for task in together.tasks) == list(range(6))
-    assert files_needed((alone_readers,)) == 6
 
 
 def test_unknown_words_are_one_line():

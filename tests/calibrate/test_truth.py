@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from command import feedrate
 
-from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_loader
 from emulator.dataset.manifest import read_manifest
 from emulator.plugins.calibrate.models import MODELS, ComputeMode, Model, Request
-from emulator.plugins.calibrate.truth import Pairs, replayed, summary_lines, validate, verdict
+from emulator.plugins.calibrate.truth import Pairs, replayed, summary_lines, verdict
 from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
@@ -95,28 +93,6 @@ def test_the_emulation_of_a_device_of_its_own_is_within_5_percent(trainable, sec
         limiter.close()
     assert verdict(rounds).median == pytest.approx(1, abs=0.05), summary_lines(rounds)
     assert au[0] < real < au[1]
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("rate", "steps", "rounds", "widest"), [(None, 4, 8, 1.8), (12e6, 40, 3, 1.25)], ids=["compute", "data"]
-)
-def test_real_training_on_this_cpu(trainable, rate, steps, rounds, widest):
-    """Here training competes with whatever else the cores do, and its emulation, which sleeps, does not.
-
-    So this asserts what a shared machine can bear: the 95 % interval over the rounds must reach into
-    1 +- 5 %, and the median must be within a factor of `widest`. On a quiet machine the interval is narrow.
-    Where data is the limit, steps are many: what was read ahead of the first one must not count for much.
-    """
-    torch.set_num_threads(1)
-    storage = StorageSpec(cache="warm", shaped_rate=rate)
-    said = []
-    found = verdict(validate(request_of(steps), trainable, LOADER, storage, rounds, said.append))
-    assert len(said) == rounds
-    assert found.interval[0] < 1.05, said
-    assert found.interval[1] > 0.95, said
-    assert 1 / widest < found.median < widest, said
 
 
 def test_the_command_prints_both_side_by_side(trainable, tmp_path):

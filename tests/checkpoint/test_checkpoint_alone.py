@@ -1,8 +1,5 @@
 """A checkpoint run of one rank in this process: what it refuses, what it finds, what it leaves."""
 
-import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +14,6 @@ from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.plugins.checkpoint.start import sweep_up
-from emulator.record.out import read_result
 from emulator.report.terminal import render, result_blocks
 from emulator.run.comm import Comm
 from emulator.sweep.summary import recovered
@@ -125,30 +121,3 @@ def test_what_cannot_be_is_seen_before_anything_is_written(job, changes, said):
         check(replace(job, **changes), 1, force=False)
     assert "\n" not in str(error.value)
     assert list(job.folder.iterdir()) == []
-
-
-def test_a_write_that_fails_is_one_line_and_what_was_begun_is_removed(job, tmp_path):
-    """A limit of the process, which a full disk resembles: the write of a later block fails."""
-    run(replace(job, keep=True))
-    code = (
-        "import pickle, resource, signal, sys; from emulator.plugins.checkpoint.cycle import measure\n"
-        "from emulator.run.comm import Comm\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "measure(pickle.loads(sys.stdin.buffer.read()), Comm(), force=False, say=print)\n"
-    )
-    small = load_checkpoint_model("llama3-8b", ["io.block_bytes=64KiB", "io.pause=0s"])
-    again = replace(job, model=small, out=tmp_path / "again", scale=Fraction(1, 5000))
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(again), capture_output=True, check=False
-    )
-    (line,) = done.stderr.decode().splitlines()
-    assert done.returncode == 4 and "cannot write the checkpoint" in line and "File too large" in line
-    assert [path.name for path in job.root.iterdir() if path.name != ".lock"] == ["checkpoint-000000"]
-    assert "File too large" in (tmp_path / "again" / "failure.txt").read_text()
-
-
-def test_a_result_is_never_overwritten(job, capsys):
-    run(job)
-    assert "--force" in refused(job, capsys)
-    assert read_result(job.out).status == "complete"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, unless_ended
+from command import feedrate, in_namespace, outlive, ranks_of, started, unless_ended
 
 import emulator
 from emulator.errors import SpecError
@@ -71,17 +71,14 @@ def test_python_runs_as_the_command_does(tmp_path):
 
 
 @pytest.fixture
-def started(tmp_path):
+def run(tmp_path):
     """Begins a long run of three ranks that writes checkpoint after checkpoint; ends what a test leaves."""
     processes = []
 
     def begin() -> subprocess.Popen[str]:
         more = words(tmp_path / "data", tmp_path / "out", "-n", 3, "--scale", "1/4000", "--writes", 800)
-        command = [sys.executable, "-m", "emulator", *map(str, more), "--reads", "0", "--keep", "--force"]
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-        )  # fmt: skip
+        more += ("--reads", 0, "--keep", "--force")
+        process = started(*more, stdout=subprocess.DEVNULL, start_new_session=True)
         processes.append(process)
         return process
 
@@ -111,8 +108,8 @@ def kill(process: subprocess.Popen[str], everything: bool, luck: random.Random) 
     assert len(ranks) == 3
     for victim in [psutil.Process(process.pid), *children] if everything else [luck.choice(ranks)]:
         unless_ended(victim.kill, None)  # with the command, ranks end by themselves
-    process.wait(30)
-    assert not outlive(children, 30)
+    process.wait(60)
+    assert not outlive(children, 60)
 
 
 def rounds(begin, root: Path, count: int, luck: random.Random) -> None:
@@ -132,9 +129,9 @@ def rounds(begin, root: Path, count: int, luck: random.Random) -> None:
             place.remove(root / place.folder_name(number))
 
 
-def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(started, tmp_path):
+def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(run, tmp_path):
     root = tmp_path / "data" / place.FOLDER
-    rounds(started, root, 1, random.Random())
+    rounds(run, root, 1, random.Random())
     before = len(verified(root))
     place.begin(root, 999998, "dead")  # whatever the kill above left, and this
     said: list[str] = []
@@ -147,34 +144,22 @@ def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(started, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_many_kills(started, tmp_path):
-    rounds(started, tmp_path / "data" / place.FOLDER, 24, random.Random())
-
-
-def on_a_tmpfs(data: Path, size: str, script: str, *more: object) -> subprocess.CompletedProcess[str]:
-    """`feedrate MORE` on a tmpfs of its own, in a mount namespace of its own, while `script` runs."""
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this system does not let users make namespaces")
-    line = f'mount -t tmpfs -o {size} tmpfs "$0" && cd "$0" && {{ {{ {script}; }} >/dev/null 2>&1 & }}; '
-    line += '"$@"; status=$?; find "$0" -name "checkpoint-*" -type d; exit $status'
-    command += [line, data, sys.executable, "-m", "emulator", *map(str, more)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+def test_many_kills(run, tmp_path):
+    rounds(run, tmp_path / "data" / place.FOLDER, 24, random.Random())
 
 
 @pytest.mark.long
 def test_a_full_disk_is_one_line_and_what_was_begun_is_removed(tmp_path):
     """There is room for four when it is looked at; after the first one somebody else takes it."""
     (tmp_path / "data").mkdir()
-    other = (
-        "while [ ! -d feedrate-checkpoints/checkpoint-000000 ]; do sleep 0.02; done; "
-        "head -c 90000000 /dev/zero > other"
-    )
+    other = "while [ ! -d feedrate-checkpoints/checkpoint-000000 ]; do sleep 0.02; done; "
+    other += "head -c 90000000 /dev/zero > other"
+    line = f'mount -t tmpfs -o size=130m tmpfs "$0" && cd "$0" && {{ {{ {other}; }} >/dev/null 2>&1 & }}; '
+    line += '"$@"; status=$?; find "$0" -name "checkpoint-*" -type d; exit $status'
     more = ("-n", 2, "--scale", "1/4000", "--keep", "--writes", 4, "--pause", "1s")
-    run = words(tmp_path / "data", tmp_path / "out", *more)
-    done = on_a_tmpfs(tmp_path / "data", "size=130m", other, *run)
-    assert done.returncode == 4, done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error:")]
-    assert len(lines) == 1 and "No space left on device" in lines[0] and "free some space" in lines[0]
-    assert re.findall(r"/(checkpoint-\S+)", done.stdout) == ["checkpoint-000000"]
+    command = (sys.executable, "-m", "emulator", *words(tmp_path / "data", tmp_path / "out", *more))
+    done = in_namespace(line, tmp_path / "data", *command)
+    assert done.status == 4, done.err
+    assert "No space left on device" in done.one_line() and "free some space" in done.one_line()
+    assert re.findall(r"/(checkpoint-\S+)", done.out) == ["checkpoint-000000"]
     assert "No space left" in (tmp_path / "out" / "failure.txt").read_text()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from command import feedrate
+from command import feedrate, until
 
 from emulator.dataset.journal import journalled
 from emulator.storage.folder import FolderStore
@@ -31,13 +30,6 @@ def process(*words: object, **how: object) -> Iterator[subprocess.Popen[str]]:
         started.communicate()
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def dask(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
     """A scheduler and two workers without nannies, which would start them again."""
@@ -48,7 +40,7 @@ def dask(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         at = ("--host", "127.0.0.1", "--no-dashboard")
         scheduler = process(*dask, "scheduler", *at, "--port", 0, "--scheduler-file", file, **quiet)
         found = [stack.enter_context(scheduler)]
-        wait_for(file.exists)
+        assert until(file.exists)
         worker = (*dask, "worker", *at, "--scheduler-file", file, "--nthreads", 1, "--no-nanny")
         found += [stack.enter_context(process(*worker, **quiet)) for _ in range(2)]
         from distributed import Client
@@ -66,7 +58,7 @@ def generating(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with process(sys.executable, "-m", "emulator", *words, **pipes) as started:
         store = FolderStore(tmp_path / "data")
-        wait_for(lambda: started.poll() is not None or sum(map(len, journalled(store))) >= 20)
+        assert until(lambda: started.poll() is not None or sum(map(len, journalled(store))) >= 20)
         assert started.poll() is None, started.communicate()
         yield started
 

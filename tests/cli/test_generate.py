@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
-from command import feedrate, outlive
+from command import feedrate, finished
 
 from emulator.dataset.manifest import open_dataset, read_manifest
 from emulator.dataset.verify import check_file
@@ -133,27 +128,12 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-def test_verify_says_which_file_is_wrong(copied):
-    assert feedrate("verify", copied).status == 0
-    with (copied / "0001" / "sample_0000001.npz").open("r+b") as file:
-        file.truncate(70_000)
+def test_json_is_for_machines(copied, tmp_path):
     (copied / "0002" / "sample_0000005.npz").unlink()
-    flip(copied / "0000" / "sample_0000006.npz", 800_001)
-    (copied / "0000" / "thumbs.db").write_bytes(b"x")
-    done = feedrate("verify", copied)
-    assert done.status == 3
-    lines = dict(line.split(": ", 1) for line in done.out.splitlines())
-    assert "bytes" in lines["0001/sample_0000001.npz"]
-    assert lines["0002/sample_0000005.npz"] == "missing"
-    assert "CRC-32" in lines["0000/sample_0000006.npz"]
-    assert lines["0000/thumbs.db"].startswith("extra")
-    assert "4 files of" in done.one_line()
     answer = json.loads(feedrate("verify", copied, "--json").out)  # one line, whatever else is said
-    assert (answer["checked"], answer["files"], len(answer["faults"])) == (24, 24, 4)
+    assert (answer["checked"], answer["files"], len(answer["faults"])) == (24, 24, 1)
     assert {"file", "what"} == set(answer["faults"][0])
-
-
-def test_json_is_for_machines(tmp_path):
+    tmp_path /= "new"
     done = feedrate("generate", tmp_path / "data", "--recipe", "tiny", "--files", 4, "--json")
     last = [json.loads(line) for line in done.out.splitlines()][-1]
     assert last["files"] == last["made_files"] == 4
@@ -165,7 +145,7 @@ def test_json_is_for_machines(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_million_files_are_planned_in_a_moment(tmp_path):
+def test_a_plan_of_a_million_files_needs_no_memory_for_each(tmp_path):
     code = (
         "import re, sys; from pathlib import Path; from emulator.cli.entry import entry\n"
         f"sys.argv = ['feedrate', 'generate', {str(tmp_path / 'd')!r}, '--recipe', 'kits19', '--dry-run',"
@@ -173,11 +153,9 @@ def test_a_million_files_are_planned_in_a_moment(tmp_path):
         "try:\n    entry()\nfinally:\n"
         "    print(re.search(r'VmHWM:\\s*([0-9]+) kB', Path('/proc/self/status').read_text())[1])\n"
     )
-    begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert time.monotonic() - begin < 10
-    assert "1000000 files, 147 TB" in done.stdout
-    assert int(done.stdout.splitlines()[-1]) < 300_000, "KiB"
+    done = finished([sys.executable, "-c", code])
+    assert "1000000 files, 147 TB" in done.out
+    assert int(done.out.splitlines()[-1]) < 300_000, "KiB"
 
 
 @pytest.mark.parametrize(
@@ -200,77 +178,9 @@ def test_a_mistake_is_one_line(tmp_path, words, status, said):
     assert said in done.one_line() and done.status == status
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path, small, copied):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("...")
-    for force in ((), ("--force",)):
-        done = feedrate("generate", tmp_path / "mine", "--recipe", "tiny", *force)
-        assert "is not empty" in done.one_line() and done.status == 3
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-    done = feedrate("generate", copied, *SAME, "--seed", 1)
-    assert "holds another dataset (recipe tiny, format npz, payload incompressible, seed 0" in done.one_line()
-    (copied / "notes.txt").write_text("...")
-    assert feedrate("generate", copied, "--recipe", "tiny", "--files", 3, "--seed", 1, "--force").status == 0
-    assert (copied / "notes.txt").exists()
-    assert sorted(path.name for path in copied.rglob("*.npz")) == [f"sample_{k:07d}.npz" for k in range(3)]
-
-
-FILES = 120
-
-
-@pytest.mark.long
-def test_twenty_kills_lose_and_change_nothing(tmp_path):
-    """SIGKILL at random moments, then once to the end: clean, and the bytes of an undisturbed run."""
-    options = ["--recipe", "tiny", "--files", str(FILES), "--subfolders", "4", "--threads", "2"]
-    command = [sys.executable, "-m", "emulator", "generate", str(tmp_path / "killed"), *options]
-    rng = random.Random(20)
-    begin = time.monotonic()
-    assert feedrate("generate", tmp_path / "whole", *options).status == 0
-    whole = time.monotonic() - begin
-    for _ in range(20):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.3, 1.1) * min(whole, 1.2))
-        below = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert not outlive(below)  # it has the lock until then
-    done = feedrate("generate", tmp_path / "killed", *options)
-    assert done.status == 0, done.err
-    done = feedrate("verify", tmp_path / "killed")
-    assert done.status == 0 and f"{FILES} of {FILES} files checked, 0 faults" in done.out
-    assert sums(tmp_path / "killed") == sums(tmp_path / "whole")
-
-
-def test_a_full_disk_stops_and_resumes(tmp_path):
-    """On a tmpfs of 64 MB that the plan does not fit into."""
-    space = ["unshare", "--mount", *(["--user", "--map-root-user"] if os.getuid() else []), "sh", "-c"]
-    mount = f"mount -t tmpfs -o size=64m none {tmp_path}"
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*space, mount], check=False, capture_output=True).returncode
-    ):
-        pytest.skip("no private mounts on this machine")
-    generate = f"{sys.executable} -m emulator generate {tmp_path}/data --recipe tiny --files 80"
-    script = f"""{mount}; cd {Path(__file__).parents[2]}
-        {generate}; echo status $?
-        {generate} --no-space-check; echo status $?; find {tmp_path} -name '*.part'
-        mount -o remount,size=128m {tmp_path}; {generate} --json | tail -n 1
-        {sys.executable} -m emulator verify {tmp_path}/data; echo status $?"""
-    done = subprocess.run([*space, script], capture_output=True, text=True, check=False, timeout=90)
-    assert "Traceback" not in done.stderr
-    before, during = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error:")]
-    assert "are needed" in before and "missing" in before
-    assert "no space left" in during and "are missing" in during and "resumes" in during
-    statuses = [line for line in done.stdout.splitlines() if line.startswith("status")]
-    assert statuses == ["status 4", "status 4", "status 0"], done.stdout + done.stderr
-    assert ".part" not in done.stdout
-    last = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    assert 0 < last["made_files"] < 80, "what was done before the disk was full is kept"
-
-
-@pytest.mark.parametrize("form", ["npz", "npy", "nii", "nii.gz", "hdf5", "raw"])
+@pytest.mark.parametrize("form", ["npz", "npy"])
 def test_a_flipped_bit_is_found_anywhere(tmp_path, form):
-    """50 random places per format."""
+    """50 random places, in a file and in two of a sample; the campaign has every format."""
     folder = tmp_path / "data"
     words = ("--recipe", "tiny", "--files", 3, "--format", form, "--payload", "ratio=2", "--no-fsync")
     done = feedrate("generate", folder, *words)

@@ -39,24 +39,6 @@ def test_every_number_of_a_shipped_workload_has_a_source(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "batch_size", "step_seconds", "megabytes_per_second"),
-    [
-        ("unet3d-v100", 4, 1.3604, 431),
-        ("unet3d-a100", 7, 0.636, 1614),
-        ("unet3d-h100", 7, 0.323, 3177),
-        ("unet3d-b200", 7, 0.162, 6335),
-    ],
-)
-def test_published_numbers(name, batch_size, step_seconds, megabytes_per_second):
-    spec = load_workload(name)
-    assert (spec.loader.batch_size, spec.accelerator.step_seconds) == (batch_size, step_seconds)
-    assert (spec.sample.bytes_mean, spec.sample.bytes_sd) == (146_600_628, 68_341_808)
-    assert spec.training.au_threshold == 0.90
-    demand = spec.ideal_samples_per_second * spec.sample.bytes_mean / 1e6
-    assert demand == pytest.approx(megabytes_per_second, abs=1)
-
-
-@pytest.mark.parametrize(
     ("setting", "said"),
     [
         ("loader.wokers=8", "unknown key 'loader.wokers'.*did you mean 'loader.workers'"),

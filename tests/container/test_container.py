@@ -163,19 +163,8 @@ def test_doctor_finds_mpirun_and_library_of_one_family(docker):
 
 def test_docker_stop_ends_a_run_and_keeps_what_it_measured(docker, volume):
     """feedrate is process 1 of its container, which gets only those signals that it asks for."""
-    words = [
-        "run",
-        "/data/kits19",
-        "--workload",
-        "unet3d-tiny",
-        "--loader",
-        "direct",
-        "--steps",
-        "100000",
-        "-n",
-        "2",
-    ]
-    process = docker.start(["feedrate", *words, "--out", "/data/out"], [f"{volume}:/data", SHM])
+    words = "run /data/kits19 --workload unet3d-tiny --loader direct --steps 100000 -n 2 --out /data/out"
+    process = docker.start(["feedrate", *words.split()], [f"{volume}:/data", SHM])
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (volume / "out" / "spool").is_dir():
         time.sleep(0.2)

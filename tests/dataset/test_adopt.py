@@ -53,18 +53,8 @@ def test_what_dlio_generated(tmp_path, form, name):
 
 
 def test_files_of_many_samples(tmp_path):
-    made = feedrate(
-        "generate",
-        tmp_path,
-        "--recipe",
-        "tiny",
-        "--format",
-        "tfrecord",
-        "--files",
-        2,
-        "--set",
-        "samples_per_file=8",
-    )
+    words = ("--recipe", "tiny", "--format", "tfrecord", "--files", 2, "--set", "samples_per_file=8")
+    made = feedrate("generate", tmp_path, *words)
     assert made.status == 0, made.err
     (tmp_path / MANIFEST).unlink()
     assert adopt(tmp_path, samples=8).samples_per_file == 8
@@ -97,16 +87,6 @@ def test_run_and_verify_take_them(tmp_path):
     assert "img_05_of_12.npz: its bytes have changed" in feedrate("verify", folder).out
     again = feedrate("adopt", folder)
     assert again.status == 3 and "manifest.json already" in again.one_line()
-
-
-@pytest.mark.long
-def test_the_torch_loader_takes_arrays_of_any_shape(tmp_path):
-    folder = as_dlio(tmp_path / "data")
-    adopt(folder)
-    words = "-w unet3d-tiny --mismatched-dataset --loader torch -n 1 --steps 2 --verify-reads"
-    settings = ("--set", "accelerator.step_seconds=0.01", "--set", "loader.crop=[]")
-    whole = feedrate("run", folder, *words.split(), *settings, "--out", tmp_path / "torch")
-    assert whole.status == 0, whole.err
 
 
 def empty(folder: Path) -> None:
@@ -155,3 +135,13 @@ def test_half_of_a_pair_is_missing(tmp_path):
     (tmp_path / "case_1_y.npy").unlink()
     with pytest.raises(FeedrateError, match="case_1_y.npy is missing"):
         find_samples(tmp_path)
+
+
+@pytest.mark.long
+def test_the_torch_loader_takes_arrays_of_any_shape(tmp_path):
+    folder = as_dlio(tmp_path / "data")
+    adopt(folder)
+    words = "-w unet3d-tiny --mismatched-dataset --loader torch -n 1 --steps 2 --verify-reads"
+    settings = ("--set", "accelerator.step_seconds=0.01", "--set", "loader.crop=[]")
+    whole = feedrate("run", folder, *words.split(), *settings, "--out", tmp_path / "torch")
+    assert whole.status == 0, whole.err

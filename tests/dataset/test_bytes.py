@@ -66,11 +66,9 @@ def test_any_files_are_adopted_as_bytes_and_their_pieces_read(tmp_path):
         "[loader]\nbatch_size = 2\nworkers = 2\nprefetch = 2\nblock_bytes = 4096\ncrop = []\n"
         '[accelerator]\nname = "a"\nstep_seconds = 0.001\nstep_batch_size = 2\nprovenance = "chosen"\n'
     )
-    for loader in ("torch", "direct"):
-        out = tmp_path / loader
-        done = feedrate(
-            "run", tmp_path / "data", "-w", workload, "--loader", loader, "--steps", "5", "--out", out
-        )
-        assert done.status == 0, done.err
-        (point,) = json.loads((out / "run.json").read_text())["points"]
-        assert (point["samples"], point["bytes"]) == (10, 50_000)
+    out = tmp_path / "out"
+    words = ("run", tmp_path / "data", "-w", workload, "--loader", "direct", "--steps", "5", "--out", out)
+    done = feedrate(*words)
+    assert done.status == 0, done.err
+    (point,) = json.loads((out / "run.json").read_text())["points"]
+    assert (point["samples"], point["bytes"]) == (10, 50_000)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +61,7 @@ def test_a_wrong_manifest_is_one_line(tmp_path, changes, said):
     assert said in str(error.value) and str(tmp_path) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"feedrate": "dataset"}']
-)
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000])
 def test_garbage_is_one_line(tmp_path, content):
     (tmp_path / MANIFEST).write_bytes(content)
     with pytest.raises(DatasetError, match=str(tmp_path)):
@@ -84,47 +80,3 @@ def test_what_is_not_there_says_what_to_do(tmp_path):
     write_manifest(FolderStore(tmp_path), Manifest(format="npz", names=[], sizes=nothing["bytes"]), nothing)
     with pytest.raises(DatasetError, match="empty"):
         read_manifest(tmp_path)
-
-
-def test_ranks_of_a_host_hold_no_table_and_look_at_no_row(tmp_path):
-    """A million files: 24 MB that stay where they lie. The first rank has looked at all of them."""
-    code = """
-import pickle, sys
-from pathlib import Path
-import numpy as np
-from emulator.dataset.table import ROW
-from emulator.dataset.manifest import Manifest, open_dataset, write_manifest
-from emulator.config.recipe import load_recipe
-from emulator.dataset.plan import DatasetPlan
-from emulator.order import EpochPlan, RankPlan
-from emulator.storage import open_store
-
-def own():
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Rss:")) / 1024
-
-place, files = Path(sys.argv[1]), 1_000_000
-rows = np.zeros(files, ROW)
-rows["bytes"] = np.arange(files) + 1
-plan = DatasetPlan(recipe=load_recipe("tiny"), seed=0, files=files)
-made = Manifest(format="npz", plan=plan, names=plan.names, sizes=rows["bytes"])
-write_manifest(open_store(place), made, rows)
-del rows, made
-before = own()
-for manifest in (opened := open_dataset(place).manifest, pickle.loads(pickle.dumps(opened))):
-    plan = EpochPlan(samples=files, ranks=100, batch_size=4)
-    for portion in RankPlan(plan=plan, seed=1, steps=500).portions(7):
-        assert all(manifest.sizes[read.file] == read.file + 1 for read in portion.reads)
-print(own() - before)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 8
-    (table,) = tmp_path.glob("samples-*.npy")
-    damaged = bytearray(table.read_bytes())
-    damaged[-1] ^= 1
-    table.write_bytes(damaged)
-    with pytest.raises(DatasetError, match="checksum of its table"):
-        open_dataset(tmp_path)

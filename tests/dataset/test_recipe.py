@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.config.recipe import load_recipe, payload_ratio
+from emulator.config.recipe import load_recipe
 from emulator.errors import SpecError
 
 
@@ -44,8 +44,3 @@ def test_a_missing_table_of_cases_is_named(tmp_path):
     (tmp_path / "r.toml").write_text('name = "r"\ntitle = "r"\n' + text)
     with pytest.raises(SpecError, match=r"line 6: there is no file .*none.csv"):
         load_recipe(str(tmp_path / "r.toml"))
-
-
-def test_ratios():
-    assert payload_ratio("ratio = 2.5") == 2.5
-    assert payload_ratio("incompressible") is None

@@ -99,18 +99,6 @@ def test_streams_read_whole_blocks_and_each_of_them_once(forty, cuts, first, len
     assert read[0].offset > first * each - block and read[-1].offset < last * each
 
 
-def test_a_flipped_bit_is_found_in_its_record(forty):
-    index, each = index_of(forty), len(forty) // 40
-    broken = bytearray(forty)
-    broken[11 * each + 300] ^= 4
-    read = Read(0, 10, 3)
-    (extent,) = index.checked(read)
-    pieces = [(extent, memoryview(broken)[extent.offset : extent.offset + extent.size])]
-    with pytest.raises(DatasetError, match=r"a\.tfrecord: the CRC-32C of a record does not match.*sample 11"):
-        index.check(read, pieces)
-    index.check(read, [(extent, memoryview(forty)[extent.offset : extent.offset + extent.size])])
-
-
 def test_records_of_different_sizes_are_read_as_streams_alone():
     index = Records("b.tfrecord", 1001, 10)
     with pytest.raises(DatasetError, match=r"access\.pattern=sequential"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, Done, feedrate
+from command import Done, feedrate, within
 
 SCRIPT = Path(__file__).parents[1] / "lab" / "device.sh"
 CAP = 200 * 2**20
@@ -28,18 +28,11 @@ class Device:
     data: Path
     """A dataset of unet3d-tiny."""
 
-    def run(self, *words: object, groups: Sequence[object] = ()) -> Done:
-        """`feedrate WORDS` under the cap, and in more `groups`."""
-        command: list[object] = [sys.executable, "-m", "emulator", *words]
-        for group in (self.group, *groups):
-            command = [SCRIPT, "in", group, *command]
-        done = subprocess.run(
-            [str(word) for word in command],
-            capture_output=True, text=True, timeout=170, check=False,
-            env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return Done(done.returncode, done.stdout, done.stderr, 0.0)
+    def run(self, *words: object) -> Done:
+        """`feedrate WORDS` under the cap."""
+        done = within([SCRIPT, "in", self.group], *words, timeout=170)
+        assert done.status == 0, done.err
+        return done
 
 
 @contextmanager

@@ -28,3 +28,15 @@ def test_buffered_reads_come_from_the_device_and_not_from_memory(device, tmp_pat
     out = tmp_path / "out"
     device.run("run", device.data, "--workload", "unet3d-tiny", "-n", "4", "--steps", "40", "--out", out)
     assert read_result(out).points[0].bytes_per_second == pytest.approx(CAP, rel=0.05)
+
+
+def test_a_checkpoint_takes_the_time_that_its_bytes_take(device, tmp_path):
+    """375 MB each way at 200 MiB/s: what a slow disk does to it, and nothing else."""
+    device.run(
+        "checkpoint", device.data.parent, "-m", "llama3-8b", "-n", "2", "--scale", "1/300", "--writes", "2",
+        "--reads", "2", "--pause", "1s", "--out", tmp_path / "out",
+    )  # fmt: skip
+    found = read_result(tmp_path / "out").checkpoints
+    print([f"{one.direction} {one.bytes_per_second / CAP:.3f}" for one in found])
+    assert [one.bytes_per_second / CAP for one in found] == pytest.approx([1] * 4, rel=0.05)
+    assert not list(device.data.parent.glob("feedrate-checkpoints"))

@@ -686,13 +686,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1))
-    parser.add_argument("--only", default="", help="kinds whose names end with this, or of this class")
+    parser.add_argument("--only", nargs="+", default=[""], help="kinds whose names end so, or of this class")
     parser.add_argument("--cases", type=int, default=0, help="how many in all, about")
     parser.add_argument("--case", type=int, help="with --only: the number of the case")
     parser.add_argument("--log", type=Path, help="keep what was found here, and go on where it ends")
     parser.add_argument("--specimens", type=Path, help="keep intact files here for another time")
     given = parser.parse_args()
-    kinds = [kind for kind in KINDS if kind.name.endswith(given.only) or kind.fault == given.only]
+    kinds = [kind for kind in KINDS if kind.name.endswith(tuple(given.only)) or kind.fault in given.only]
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="feedrate-campaign-", dir=memory) as folder:
         root = Path(folder)

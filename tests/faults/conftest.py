@@ -1,4 +1,4 @@
-"""A small dataset that is made once a module, by `feedrate generate` with the module's GENERATE."""
+"""The library that makes calls fail; a small dataset, made once a module with the module's GENERATE."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faults.harness import load_verbs, run
+from faults.harness import build_shim, load_verbs, run
 
 from emulator.config.recipe import load_recipe
 from emulator.dataset.formats import format_named
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_shim(tmp_path_factory.mktemp("shim"))
 
 
 @pytest.fixture(scope="module")

@@ -25,13 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import Done
+from command import Done, started
 
 from emulator.registry import VERBS
 
 HERE = Path(__file__).parent
-DEADLINE = 40.0
-"""Seconds that a command may take when its storage does not answer: 30 by default, and some to end."""
 
 
 def build_shim(folder: Path) -> Path:
@@ -53,30 +51,14 @@ class Struck:
     calls: int
 
 
-def feedrate_struck(
-    shim: Path, rule: str, *words: object, seconds: float = DEADLINE, cwd: Path | None = None
-) -> Struck:
+def feedrate_struck(shim: Path, rule: str, *words: object, seconds: float = 90.0) -> Struck:
     """`feedrate WORDS` while calls fail by `rule` (see shim.c). Fails the test when it hangs."""
     with tempfile.NamedTemporaryFile(prefix="calls-") as counter:
         counter.write(bytes(8))
         counter.flush()
-        environment = {
-            **os.environ,
-            "LD_PRELOAD": str(shim),
-            "FEEDRATE_FAULTS": rule,
-            "FEEDRATE_FAULTS_COUNT": counter.name,
-        }
+        faults = {"LD_PRELOAD": str(shim), "FEEDRATE_FAULTS": rule, "FEEDRATE_FAULTS_COUNT": counter.name}
         begin = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "emulator", *map(str, words)],
-            text=True,
-            cwd=cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        process = started(*words, environment=faults, start_new_session=True)
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:

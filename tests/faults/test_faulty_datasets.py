@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from faults.harness import build_shim, feedrate_struck, forked, run
+from faults.harness import feedrate_struck, forked, run
 
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
 from emulator.dataset.owned import LOCK, PLAN
@@ -105,28 +105,6 @@ def test_a_pipe_in_place_of_a_record_is_one_line(tmp_path: Path, verb: str, name
     assert f"{name}): it is not a regular file" in done.one_line()
 
 
-def refused(place: object) -> bool:
-    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(place))
-
-
-def test_a_call_that_nobody_expects_to_fail_is_one_line(data: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("emulator.run.shared.open_dataset", refused)
-    done = run(tmp_path, "verify", data)
-    assert done.status == 4 and f"({data}): Cannot allocate memory" in done.one_line()
-
-
-def test_an_error_while_giving_up_adds_no_line(data: Path, tmp_path: Path, monkeypatch) -> None:
-    """All calls fail from the middle of a generate on, also those that look what there is to be removed."""
-
-    def fails_from_now_on(store: FolderStore) -> int:
-        monkeypatch.setattr(Path, "is_dir", refused)
-        raise StorageError("cannot read the free space")
-
-    monkeypatch.setattr(FolderStore, "free", fails_from_now_on)
-    done = run(tmp_path, "generate", tmp_path / "new", *GENERATE)
-    assert done.status == 4 and "cannot read the free space" in done.one_line()
-
-
 def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path) -> None:
     for index in (3, 4):
         shutil.copy(sample(data, index), tmp_path / str(index))
@@ -159,12 +137,10 @@ def test_a_folder_in_place_of_a_sample_stays(data: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("call", "code"), [("read", "EIO"), ("open", "EMFILE")])
-def test_files_that_cannot_be_read_are_not_called_wrong(
-    data: Path, tmp_path: Path, call: str, code: str
-) -> None:
+def test_files_that_cannot_be_read_are_not_called_wrong(data: Path, shim: Path, call: str, code: str) -> None:
     """The others are checked all the same."""
     sample(data, 6).unlink()
-    shim, strike = build_shim(tmp_path), f"path=sample_0000002 calls={call} mode=errno:{code} times=0"
+    strike = f"path=sample_0000002 calls={call} mode=errno:{code} times=0"
     struck = feedrate_struck(shim, strike, "verify", data)
     assert struck.calls and struck.done.status == 4, struck.done
     assert "1 file of" in struck.done.one_line() and "sample_0000002" in struck.done.one_line()
@@ -256,3 +232,25 @@ def test_report_shows_the_file_that_it_is_given(tmp_path: Path) -> None:
     result("the-new-one")
     assert "the-old-one" in run(tmp_path, "report", tmp_path / "old.json").out
     assert "the-new-one" in run(tmp_path, "report", tmp_path / RESULT).out
+
+
+def refused(place: object) -> bool:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(place))
+
+
+def test_a_call_that_nobody_expects_to_fail_is_one_line(data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("emulator.run.shared.open_dataset", refused)
+    done = run(tmp_path, "verify", data)
+    assert done.status == 4 and f"({data}): Cannot allocate memory" in done.one_line()
+
+
+def test_an_error_while_giving_up_adds_no_line(data: Path, tmp_path: Path, monkeypatch) -> None:
+    """All calls fail from the middle of a generate on, also those that look what there is to be removed."""
+
+    def fails_from_now_on(store: FolderStore) -> int:
+        monkeypatch.setattr(Path, "is_dir", refused)
+        raise StorageError("cannot read the free space")
+
+    monkeypatch.setattr(FolderStore, "free", fails_from_now_on)
+    done = run(tmp_path, "generate", tmp_path / "new", *GENERATE)
+    assert done.status == 4 and "cannot read the free space" in done.one_line()

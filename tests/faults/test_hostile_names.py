@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import feedrate
+from command import feedrate, finished
 from hypothesis import given
 from hypothesis import strategies as st
 from mlperf.artefacts import Run
@@ -65,15 +65,6 @@ def test_fio_writes_into_that_folder_or_is_not_started(name, tmp_path, monkeypat
     assert files_below(tmp_path) == files_below(folder)
 
 
-@with_fio
-def test_a_folder_whose_name_is_an_option_of_fio_runs_nothing(tmp_path):
-    folder = tmp_path / "evil\nexec_prerun=touch PWNED" / "ds"
-    folder.mkdir(parents=True)
-    done = feedrate("baseline", folder, "--quick", "--size", "1MiB", "--out", tmp_path / "out", cwd=tmp_path)
-    assert done.status == 2 and "fio cannot use the folder" in done.one_line()
-    assert [path.name for path in tmp_path.iterdir()] == [folder.parent.name] and not any(folder.iterdir())
-
-
 @pytest.mark.parametrize("name", ["-p", "--conf=/etc/passwd", "a\nb", "\x1b[31m"], ids=ascii)
 def test_names_in_ceph_are_no_options(name, tmp_path):
     for names in ({"pool": name}, {"pool": "p", "user": name}):
@@ -88,14 +79,8 @@ def test_rados_reads_the_conf_that_was_named(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path(name).write_text("[global]\nmon_host = 127.0.0.1:1\nauth_client_required = none\n")
     words = Cluster(pool="p", conf=Path(name)).command("lspools")
-    done = subprocess.run(
-        [*(word.replace("=15", "=1") for word in words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode and "unrecognized" not in done.stderr and "failed to open" not in done.stderr
+    done = finished([word.replace("=15", "=1") for word in words])
+    assert done.status and "unrecognized" not in done.err and "failed to open" not in done.err
 
 
 @pytest.mark.parametrize("script", ["local.sh", "slurm.sbatch"])
@@ -134,11 +119,9 @@ def test_dask_local_opens_no_port(tmp_path):
         "    sys.exit(status)\n"
     )
     words = ["generate", str(tmp_path / "data"), "--recipe", "tiny", "--files", "16", "--dask", "local"]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=90, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "True []"
+    done = finished([sys.executable, "-c", script, *words])
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[-1] == "True []"
 
 
 def test_import_follows_no_link_out_of_the_run(tmp_path):
@@ -194,14 +177,10 @@ def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
     assert printable(render([Text(HOSTILE)])) == render([Text(HOSTILE)])
 
 
-@pytest.mark.parametrize("kind", ["svg", "png"])
-def test_a_picture_shows_escapes(hostile, kind, tmp_path):
-    draw_result(with_steps(hostile), tmp_path / "p", kind)
+def test_a_picture_shows_escapes(hostile, tmp_path):
+    draw_result(with_steps(hostile), tmp_path / "p", "svg")
     content = (tmp_path / "p").read_bytes()
-    if kind == "svg":
-        assert rb"\x1b[31mred" in content and b"\x1b" not in content
-    else:
-        assert content.startswith(b"\x89PNG")
+    assert rb"\x1b[31mred" in content and b"\x1b" not in content
 
 
 def test_a_renderer_that_aborts_is_one_line(monkeypatch):
@@ -235,9 +214,11 @@ URLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("url", URLS)
-@pytest.mark.parametrize("verb", ["verify", "report", "generate", "run"])
-def test_keys_in_a_url_are_shown_nowhere(url, verb, tmp_path):
+@pytest.mark.parametrize(
+    ("verb", "url"),
+    [*(("verify", url) for url in URLS), *((verb, URLS[0]) for verb in ("report", "generate", "run"))],
+)
+def test_keys_in_a_url_are_shown_nowhere(verb, url, tmp_path):
     done = feedrate(verb, url, cwd=tmp_path)
     assert done.status != 0 and SECRET not in done.out + done.err
     assert not files_below(tmp_path)
@@ -306,7 +287,7 @@ def test_a_model_without_end_is_refused(key, what, tmp_path):
     model = (ROOT / "workloads" / "checkpoints" / "llama3-8b.toml").read_text()
     file = tmp_path / "model.toml"
     file.write_text(re.sub(rf"(?m)^{key} = \d+", f"{key} = {10**18}", model))
-    done = feedrate("checkpoint", tmp_path / "o", "--model", file, "--dry-run", "--subset", timeout=30)
+    done = feedrate("checkpoint", tmp_path / "o", "--model", file, "--dry-run", "--subset")
     assert (
         done.status == 2 and f"{what} must be at most" in done.one_line() and "model.toml" in done.one_line()
     )

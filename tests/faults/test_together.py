@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, Done, feedrate, outlive
+from command import Done, feedrate, outlive, started, until
 from s3_server import s3_server
 
 from emulator.record.out import read_result
@@ -23,14 +20,7 @@ MADE = ("--recipe", "tiny", "--files", 24, "--threads", 1, "--set", "size.bytes_
 
 def at_once(*commands: Sequence[object], **environment: str) -> list[Done]:
     """All commands, started together."""
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "emulator", *map(str, words)], stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment},
-        )
-        for words in commands
-    ]  # fmt: skip
+    running = [started(*words, environment=environment) for words in commands]
     told = [process.communicate(timeout=100) for process in running]
     return [Done(process.returncode, *texts, 0) for process, texts in zip(running, told, strict=True)]
 
@@ -58,14 +48,6 @@ def test_two_sweeps_at_one_out(tiny, tmp_path):
     result = read_result(out)
     assert result.status == "complete" and [point.ranks for point in result.points] == [1, 2]
     assert set(read_steps(out)["point"]) == {0, 1}
-
-
-@pytest.mark.mpi
-@pytest.mark.long
-def test_force_over_a_running_sweep(tiny, tmp_path):
-    out = tmp_path / "out"
-    one_worked(at_once(sweep(tiny, out, "--out", out, "--force"), sweep(tiny, out, "--out", out, "--force")))
-    assert [point.ranks for point in read_result(out).points] == [1, 2]
 
 
 @pytest.mark.mpi
@@ -112,12 +94,9 @@ def test_two_generates_of_different_seeds(place, tmp_path):
 
 
 def test_a_lock_that_a_killed_generate_left_is_taken_over(tmp_path):
-    data = tmp_path / "data"
-    command = [sys.executable, "-m", "emulator", "generate", str(data), *map(str, MADE), "--files", "4000"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while not list(data.glob("*.npz")):
-            assert process.poll() is None
-            time.sleep(0.05)
+    data, quiet = tmp_path / "data", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with started("generate", data, *MADE, "--files", 4000, **quiet) as process:
+        assert until(lambda: list(data.glob("*.npz"))) and process.poll() is None
         below = psutil.Process(process.pid).children(recursive=True)
         process.kill()
     assert not outlive(below)  # one of them has the lock until then

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command import until
 
 from emulator.errors import SpecError
 from emulator.launch.blocked import Call, blocked_call, bytes_moved
@@ -42,12 +43,9 @@ def call_of(work, *values, expected=None):
     """The call that blocks a thread within `work(*values)`; it may need some time to come to `expected`."""
     thread = threading.Thread(target=work, args=values, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 10
-    while True:
-        time.sleep(0.2)
-        found = blocked_call(thread.native_id, {})
-        if found == expected or time.monotonic() > deadline:
-            return found
+    time.sleep(0.2)
+    until(lambda: blocked_call(thread.native_id, {}) == expected)
+    return blocked_call(thread.native_id, {})
 
 
 def test_a_call_is_named_with_its_path(tmp_path):
@@ -93,18 +91,17 @@ def test_a_slow_fsync_is_no_hang_while_data_moves(tmp_path):
         pytest.skip("no disk below the folder for temporary files")
     watcher = Watchdog(3600, lambda error: None)
     watcher._timeout = 1.0
-    call, begin = Call("fsync", str(file)), time.monotonic()
-    seen = []
+    call, seen = Call("fsync", str(file)), []
     with file.open("wb") as open_file:
-        for _ in range(4):
+        for second in range(4):
             open_file.write(os.urandom(8 << 20))
             open_file.flush()
             os.fsync(open_file.fileno())
-            seen.append(watcher._moves(call, time.monotonic(), begin))
+            seen.append(watcher._moves(call, 100.0 + second, 100.0))
     assert seen == [False, True, True, True]
-    assert not watcher._moves(Call("read", str(file)), time.monotonic(), begin)  # no read takes so long
-    assert not watcher._moves(call, begin + 11.0, begin)  # nor ten times the timeout
-    assert not watcher._moves(Call("fsync", "/proc/x"), time.monotonic(), begin)  # it does not count
+    assert not watcher._moves(Call("read", str(file)), 104.0, 100.0)  # no read takes so long
+    assert not watcher._moves(call, 111.0, 100.0)  # nor ten times the timeout
+    assert not watcher._moves(Call("fsync", "/proc/x"), 104.0, 100.0)  # it does not count
 
 
 END = """

@@ -42,19 +42,8 @@ def calls(code: str, path: Path, form: str, size: int, tmp_path: Path) -> list[s
     """The calls on the sample's files, without descriptors and addresses: name, bytes asked for, result."""
     trace = tmp_path / "trace"
     begin = f"path, form, size = {str(path)!r}, {form!r}, {size}\n"
-    command = [
-        "strace",
-        "-f",
-        "-y",
-        "-o",
-        str(trace),
-        "-e",
-        f"trace={CALLS}",
-        sys.executable,
-        "-c",
-        begin + code,
-    ]
-    subprocess.run(command, check=True, cwd=ROOT)
+    strace = ["strace", "-f", "-y", "-o", str(trace), "-e", f"trace={CALLS}"]
+    subprocess.run([*strace, sys.executable, "-c", begin + code], check=True, cwd=ROOT)
     found = []
     for line in trace.read_text().splitlines():
         if str(path.parent) in line and "resumed" not in line:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command import finished
 from contracts.loader_contract import (
     SPEC,
     Files,
@@ -106,8 +106,6 @@ loader.close()
 def test_a_hung_read_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     tests = Path(__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", HUNG, tmp_path, tests, "direct"], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("no batch for 300 ms: the storage hangs")
+    done = finished([sys.executable, "-c", HUNG, tmp_path, tests, "direct"])
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("no batch for 300 ms: the storage hangs")

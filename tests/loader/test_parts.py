@@ -41,7 +41,12 @@ def write_many(folder: Path, form: str, count: int = 5) -> Files:
 
 
 def read_all(kind, files, access, *, ranks=1, verify=False, direct=False, spec=RECORDS):
-    """Batches of each rank over one epoch, and what the storage was asked for."""
+    """Batches of each rank over one epoch, and what the storage was asked for.
+
+    Torch reads random samples without worker processes, which take seconds to start.
+    """
+    if kind == "torch" and access.pattern == "random":
+        spec = replace(spec, prefetch=0)
     plan = EpochPlan(
         samples=len(files.names) * EACH, ranks=ranks, batch_size=5, samples_per_file=EACH, access=access
     )

@@ -10,16 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contracts.loader_contract import (
-    SPEC,
-    Files,
-    LoaderContract,
-    MakeLoader,
-    files,
-    pipe,
-    wait_for,
-    whole_files,
-)
+from command import until
+from contracts.loader_contract import SPEC, Files, LoaderContract, MakeLoader, files, pipe, whole_files
 
 pytest.importorskip("torch")
 
@@ -184,4 +176,4 @@ def test_memory_stays_where_it_was(maker, files: Files) -> None:  # type: ignore
     before = resident()
     for _ in range(2):
         assert sum(batch.samples for batch in made.read(order)) == 2000
-    wait_for(lambda: abs(resident() - before) < 0.02 * before, 2)
+    assert until(lambda: abs(resident() - before) < 0.02 * before)

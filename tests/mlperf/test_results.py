@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from test_rules import swept
 
 from emulator.analysis.here import here
 from emulator.analysis.throughput import loop_seconds
-from emulator.errors import FeedrateError, SpecError, StorageError
+from emulator.errors import SpecError, StorageError
 from emulator.plugins.mlperf.export import export_result
 from emulator.plugins.mlperf.logs import Block, by_epoch
 from emulator.plugins.mlperf.results import import_folder, write_imports
@@ -214,41 +213,9 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     assert rules["steps an epoch"].met is False and rules["parameters of the workload"].met is False
 
 
-def test_files_of_many_samples_come_back_as_such(tmp_path):
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
-        'name = "many"\ntitle = "five a file"\nformat = "tfrecord"\npayload = "incompressible"\nfiles = 24\n'
-        'samples_per_file = 5\n[size]\ndistribution = "fixed"\nshape = "flat"\nbytes_mean = 50_000\n'
-    )
-    data, out, words = tmp_path / "data", tmp_path / "out", ("--loader", "direct", "-n", 1, "--epochs", 1)
-    for done in (
-        feedrate("generate", data, "--recipe", recipe),
-        feedrate("run", data, "-w", "resnet50-h100", *words, "--set", "loader.batch_size=6",
-                 "--set", "accelerator.step_batch_size=6", "--set", "accelerator.step_seconds=0.001",
-                 "--mismatched-dataset", "--out", out),
-    ):  # fmt: skip
-        assert done.status == 0, done.err
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400, usual[1]))  # a disk that is full after 400 bytes
-    try:
-        with pytest.raises(StorageError):
-            export_result(out, tmp_path / "exported")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-    assert not (tmp_path / "exported").exists()
-    export_result(out, tmp_path / "exported")
-    (folder,) = find_runs(tmp_path / "exported")
-    run = read_run(folder)
-    config = run.configs["config.yaml"]["workload"]["dataset"]
-    assert run.summary["num_samples_per_file"] == config["num_samples_per_file"] == 5
-    before, after = read_result(out).dataset, imported(tmp_path / "exported", tmp_path / "back").dataset
-    assert (after["files"], after["samples_per_file"]) == (24, 5)
-    assert after["bytes"] == pytest.approx(before["bytes"], rel=0.01)
-
-
 def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
-    """Two ranks: 20 steps, then 2 of another epoch."""
-    whole = swept(epochs=2, steps=22)
+    """Two ranks: 20 steps, then 2 of another epoch; files of many samples. A full disk leaves nothing."""
+    whole = swept("resnet50-h100", epochs=2, steps=22)
     order = np.tile(np.arange(22), 2)
     rows = np.zeros(44, STEP)
     rows["rank"], rows["epoch"], rows["step"] = np.repeat([0, 1], 22), order // 20, order % 20
@@ -258,9 +225,19 @@ def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
     (tmp_path / "out").mkdir()
     write_result(tmp_path / "out", replace(whole, points=whole.points[:1], status="complete", reason=""))
     write_steps(tmp_path / "out", rows)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, usual[1]))  # a disk that is full after 400 bytes
+    try:
+        with pytest.raises(StorageError):
+            export_result(tmp_path / "out", tmp_path / "exported")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert not (tmp_path / "exported").exists()
     export_result(tmp_path / "out", tmp_path / "exported")
     (run,) = map(read_run, find_runs(tmp_path / "exported"))
     assert run.summary["epochs"] == 1 and set(run.logs["1"]) == {"1", "hostname"}
+    config = run.configs["config.yaml"]["workload"]["dataset"]
+    assert run.summary["num_samples_per_file"] == config["num_samples_per_file"] == 1251
 
 
 def test_the_rules_that_imported_runs_meet(tmp_path):
@@ -334,31 +311,6 @@ def test_runs_of_checkpoints_without_a_model_are_left_out(tmp_path):
     assert "checkpoints" in imports.skipped["run1"]
     with pytest.raises(SpecError, match="no run could be imported"):
         import_folder(tmp_path / "run1")
-
-
-@settings(max_examples=40)
-@given(data=st.data())
-def test_mutated_folders_are_understood_or_refused(data, tmp_path_factory):
-    base = tmp_path_factory.getbasetemp() / "mutated"
-    folder = base / "run"
-    if not folder.is_dir():
-        SHORT.write(folder, "v2.0")
-    names = ["summary", "0_output", "0_per_epoch_stats", "dlio_config/config", "dlio_config/overrides"]
-    name = data.draw(st.sampled_from(names))
-    path = folder / (name + (".yaml" if "/" in name else ".json"))
-    whole = path.read_bytes()
-    at = data.draw(st.integers(0, len(whole)))
-    cut = data.draw(st.integers(0, 20))
-    news = [b"", b"null", b"-1", b"NaN", b"1e400", b"[", b"{}", b'"x"', b"0", b"9" * 30]
-    new = data.draw(st.sampled_from(news))
-    try:
-        path.write_bytes(whole[:at] + new + whole[at + cut :])
-        understood = import_run(read_run(folder))
-        assert math.isfinite(understood.figures.au_published)
-    except FeedrateError as error:
-        assert "\n" not in str(error)
-    finally:
-        path.write_bytes(whole)
 
 
 def test_links_and_names_lead_nowhere(tmp_path):

@@ -52,15 +52,6 @@ def checkpoints(tree: Path, pause: float = 20.0) -> dict[str, Path]:
     }
 
 
-def test_checkpoints_of_several_submitters_are_of_the_model(tmp_path):
-    for submitter in ("One", "Two"):
-        place = tmp_path / submitter / "results/sys/checkpointing/llama3-8b"
-        checkpoint_run(place / "20260101_000000", "save", START)
-    found = results(tmp_path)
-    assert set(found) == {"One-sys-llama3-8b", "Two-sys-llama3-8b"}
-    assert all(outcome(result, "sizes").met for result in found.values())
-
-
 @pytest.mark.parametrize(("stated", "met"), [("fsync: True", True), ("fsync: False", False), ("x: 1", None)])
 def test_fsync_is_what_every_configuration_says(tmp_path, stated, met):
     runs = checkpoints(tmp_path)

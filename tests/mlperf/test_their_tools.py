@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from artefacts import Run
-from command import feedrate
 from test_export_checkpoints import run as checkpoint_result
 
 from emulator.plugins.mlperf.export import export_result
@@ -54,29 +53,6 @@ def reportgen(home: Path, results: Path) -> str:
         shutil.copytree(results, made, dirs_exist_ok=True)
         results, system = made, ["--systemname", "feedrate"]
     return theirs(home, f"{PACKAGE}.main", "reports", "reportgen", "--results-dir", results, *system)
-
-
-@pytest.fixture
-def exported(tiny, tmp_path):
-    out = tmp_path / "out"
-    settings = ["accelerator.step_seconds=0.02", "loader.batch_size=1", "accelerator.step_batch_size=1"]
-    options = [option for setting in settings for option in ("--set", setting)]
-    done = feedrate(
-        "run", tiny, "-w", "unet3d-h100", "--loader", "direct", "-n", 2, "--cache", "warm",
-        "--mismatched-dataset", *options, "--out", out,
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    export_result(out, tmp_path / "exported")
-    return tmp_path / "exported" / "results"
-
-
-def test_reportgen_reads_a_training(exported, tmp_path):
-    shown = reportgen(tmp_path, exported)
-    assert "unet3d" in shown and "training" in shown.lower()
-    assert "INVALID" in shown, "a toy dataset must not pass"
-    assert "reader.batch_size" in shown and "dataset.record_length_bytes" in shown
-    assert "failed with error" not in shown
-    assert list(tmp_path.rglob("results.json"))
 
 
 def test_reportgen_reads_checkpoints(tmp_path):

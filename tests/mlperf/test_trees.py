@@ -267,7 +267,11 @@ def test_submitters_keep_their_names_and_import_again_leaves_no_older_result(tmp
     out = tmp_path / "out"
     assert feedrate("import", tmp_path / "tree", "--out", out).status == 0
     assert {path.name for path in out.iterdir()} == {"One-sys-llama3-8b", "Two-sys-llama3-8b"}
-    assert {read_result(path).label for path in out.iterdir()} == {"One sys", "Two sys"}
+    results = [read_result(path) for path in out.iterdir()]
+    assert {(result.label, result.workload["name"]) for result in results} == {
+        ("One sys", "llama3-8b"),
+        ("Two sys", "llama3-8b"),
+    }
     (out / "One-sys-llama3-8b").rename(out / "llama3-8b-2")
     mine = out / "mine.txt"
     mine.write_text("kept")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +9,17 @@ import pytest
 from command import feedrate
 from synthetic_results import plain_sweep
 
+from emulator.analysis.here import here
+from emulator.analysis.point import point_of
 from emulator.analysis.throughput import durations
+from emulator.config.workload import load_workload
 from emulator.record.out import read_result, write_result
 from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture(scope="module", params=["torch", "direct"])
+@pytest.fixture(scope="module", params=[pytest.param("torch", marks=pytest.mark.long), "direct"])
 def three_ranks(request, tiny, tmp_path_factory) -> tuple[Path, str]:
     """OUT of a run of three ranks, two epochs."""
     out = tmp_path_factory.mktemp("run") / "out"
@@ -56,59 +58,21 @@ def test_every_second_of_every_rank_is_accounted_for(three_ranks):
         assert durations(mine).sum() == pytest.approx(ends[-1], rel=0.001)
 
 
-@pytest.mark.alone  # on a busy machine 16 steps are too few for an AU
-def test_au_throughput_and_ideal_are_those_of_the_step_log(three_ranks):
-    """Recomputed by other code from the file alone: Parquet's rows as dictionaries, plain sums."""
-    import pyarrow.parquet
-
-    out = three_ranks[0]
-    point = read_result(out).points[0]
-    rows = pyarrow.parquet.read_table(out / "steps.parquet").to_pylist()
-    ranks = [sorted((r for r in rows if r["rank"] == rank), key=lambda r: r["begin"]) for rank in range(3)]
-
-    def seconds(row):
-        return row["wait"] + row["compute"] + row["overshoot"] + row["barrier"]
-
-    first_end = min(own[-1]["begin"] + seconds(own[-1]) for own in ranks)
-    au, consumed = [], []
-    for own in ranks:
-        together = [row for row in own if row["begin"] + seconds(row) <= first_end + 1e-9]
-        counted = [row for row in together if row["step"] > 0]
-        au.append(sum(row["compute"] for row in counted) / sum(map(seconds, counted)))
-        later = together[1:]
-        consumed.append(
-            [sum(r[name] for r in later) / sum(map(seconds, later)) for name in ("samples", "bytes")]
-        )
-    assert point.au == pytest.approx(sum(au) / 3)
-
-    begin = max(min(row["requested"] for row in own) for own in ranks)
-    end = min(max(row["arrived"] for row in own) for own in ranks)
-    came = [0.0, 0.0]
-    spans = [(min(r["requested"] for r in own), max(r["arrived"] for r in own)) for own in ranks]
-    edges = sorted(moment for span in spans for moment in span)
-
-    def part(since, until):
-        """Of one of the ranks that read meanwhile and share equally, in seconds of a storage of its own."""
-        cuts = [since, *(edge for edge in edges if since < edge < until), until]
-        return sum(
-            (b - a) / max(1, sum(first <= a and b <= last for first, last in spans))
-            for a, b in pairwise(cuts)
-            if b > a
-        )
-
-    for row in rows:
-        inside = part(max(row["requested"], begin), max(begin, min(row["arrived"], end)))
-        share = inside / part(row["requested"], row["arrived"])
-        came = [
-            came[0] + share * row["samples"] / (end - begin),
-            came[1] + share * row["bytes"] / (end - begin),
-        ]
-    spent = [sum(column) for column in zip(*consumed, strict=True)]
-    samples, size = min(spent, came, key=lambda pair: pair[1])
-    assert point.samples_per_second == pytest.approx(samples)
-    assert point.bytes_per_second == pytest.approx(size)
-    assert point.x_ideal == pytest.approx(samples / (3 * 4 / 0.05))
-
+@pytest.mark.alone  # not made for it a second time
+def test_figures_are_those_of_the_step_log(three_ranks):
+    """Of all ranks' rows in one place; tests/analysis has the formulas."""
+    result, rows = read_result(three_ranks[0]), read_steps(three_ranks[0])
+    (point,), workload = result.points, load_workload("unet3d-tiny", ["training.sync=step"])
+    found = point_of(workload, result.dataset["samples"], 3, rows, here(rows, "step"))
+    for name in (
+        "samples_per_second",
+        "bytes_per_second",
+        "x_ideal",
+        "x_ideal_first",
+        "wait_share",
+        "seconds",
+    ):
+        assert getattr(point, name) == pytest.approx(getattr(found, name)), name
     assert point.au_here <= point.au + 0.02
 
 

@@ -67,15 +67,6 @@ def test_a_file_system_that_cannot_sync_folders_is_no_error(
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
-def test_a_folder_that_could_not_be_synced_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
-    with pytest.raises(StorageError) as error:
-        write_whole(tmp_path / "file", b"new")
-    assert "the storage failed" in one_line(error)
-
-
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,3 +124,12 @@ def test_a_device_stays_one(tmp_path):
         pytest.skip("nobody but root may make devices, or use them here")
     write_whole(device, b"page")
     assert device.is_char_device() and [path.name for path in tmp_path.iterdir()] == ["null"]
+
+
+def test_a_folder_that_could_not_be_synced_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(StorageError) as error:
+        write_whole(tmp_path / "file", b"new")
+    assert "the storage failed" in one_line(error)

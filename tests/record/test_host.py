@@ -24,9 +24,9 @@ def seconds_of(point: int, host: int, ends: list[float], received: float, busy: 
 
 
 def test_the_seconds_of_a_host_add_up_to_its_totals(tmp_path: Path) -> None:
-    probe = HostProbe(tmp_path)
+    probe, begin = HostProbe(tmp_path), time.monotonic()
     probe.start()
-    content, end = os.urandom(8 << 20), time.monotonic() + 2.3
+    content, end = os.urandom(8 << 20), begin + 2.3
     while time.monotonic() < end:  # busy, and writing to the device of `tmp_path`
         with (tmp_path / "file").open("wb") as file:
             file.write(content)
@@ -35,12 +35,13 @@ def test_the_seconds_of_a_host_add_up_to_its_totals(tmp_path: Path) -> None:
     rows = probe.rows(3, 1)
     assert set(rows["point"]) == {3} and set(rows["host"]) == {1}
     spans = np.diff(rows["second"], prepend=0.0)
-    assert len(rows) >= 2 and spans.sum() == pytest.approx(2.3, abs=0.5)
+    assert len(rows) and 1.5 < spans.sum() <= time.monotonic() - begin
     assert ((rows["busy"] > 0) & (rows["busy"] <= 1)).all()
     assert (rows["page_cache"] > 0).all() and (rows["available"] > 0).all()
-    assert (rows["busy"] * spans).sum() / spans.sum() == pytest.approx(probe.activity["busy_share"], abs=0.1)
-    if probe.device:  # none on overlay
-        assert (rows["device_written"] * spans).sum() == pytest.approx(probe.device.written_bytes, rel=0.01)
+    assert (rows["busy"] * spans).sum() / spans.sum() == pytest.approx(probe.activity["busy_share"], abs=0.15)
+    if probe.device:  # none on overlay; a last row that would be noise is left out
+        written = (rows["device_written"] * spans).sum()
+        assert 0 < written <= probe.device.written_bytes * (1 + 1e-9)
     else:
         assert np.isnan(rows["device_written"]).all()
 

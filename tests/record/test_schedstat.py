@@ -1,8 +1,5 @@
 """The schedstat of threads, from real threads and from invented ones."""
 
-import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -108,36 +105,3 @@ def test_real_threads():
     slept, ran = books.reading(first, second), books.reading(second, third)
     assert slept.storage > 0.9 * sum(slept) and 0.29 < sum(slept) <= between
     assert ran.work + ran.cores > 0.8 * min(0.3, sum(ran)), "with others about, it may have waited for a core"
-
-
-@pytest.mark.alone
-def test_a_thread_that_has_to_share_its_core():
-    """Three busy processes on one core with it: most of the time it is ready and has none."""
-    code = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
-    hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
-    stats, stop = ReadStats(), threading.Event()
-
-    def read():
-        os.sched_setaffinity(0, {0})
-        tally = stats.mine()
-        tally.begin = time.monotonic()
-        while not stop.is_set():
-            sum(range(1000))
-
-    reader = threading.Thread(target=read)
-    try:
-        time.sleep(0.5)
-        reader.start()
-        books = Books(stats.tallies)
-        before = books.look()
-        time.sleep(1.0)
-        found = books.reading(before, books.look())
-        books.close()
-    finally:
-        stop.set()
-        reader.join()
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
-    assert found.cores > 0.5 * sum(found)
-    assert found.storage < 0.05 * sum(found)

@@ -11,7 +11,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -76,15 +75,6 @@ class Direct(Slices):
             return torch.frombuffer(bytearray(buffer), dtype=torch.uint8).sum()
 
 
-class Mapped(Slices):
-    """The same through a map of the file."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if self.opened is None:
-            self.opened = np.memmap(self.file, np.uint8, "r")
-        return torch.from_numpy(self.opened[index * self.each : (index + 1) * self.each].copy()).sum()
-
-
 class Shards(IterableDataset):
     """Files that are read from their start to their end."""
 
@@ -145,8 +135,6 @@ def main() -> None:
         loader = DataLoader(Slices(folder, each), shuffle=True, **options)
     elif kind == "direct":
         loader = DataLoader(Direct(folder, each), shuffle=True, **options)
-    elif kind == "mapped":
-        loader = DataLoader(Mapped(folder, each), shuffle=True, **options)
     elif kind == "shards":
         loader = DataLoader(Shards(folder, each), **options)
     elif kind == "two":

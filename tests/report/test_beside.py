@@ -95,13 +95,6 @@ def test_training_is_a_share_of_what_fio_reads():
     assert float(found.texts[0][3].replace(",", "")) == pytest.approx(227e9 / one, rel=6e-3)
 
 
-def test_there_is_nothing_to_compare_without_reads_or_points():
-    writes = replace(weka(), baseline=weka().baseline[:1])
-    assert not against(plain_sweep(), writes).rows
-    assert not against(result(()), weka()).rows
-    assert "no reads" in answer(writes)
-
-
 def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
     for name, one in (("sweep", plain_sweep()), ("fio", weka())):
         (tmp_path / name).mkdir()
@@ -146,6 +139,13 @@ def test_figures_are_valid_and_absent_where_there_is_nothing(name):
         assert chart(figure, WIDE).to_dict()["title"]["text"] == figure.title
     assert svg(figure).startswith("<svg") and figure.caption
     assert FIGURES[name](replace(weka(), baseline=())) is None
+
+
+def test_there_is_nothing_to_compare_without_reads_or_points():
+    writes = replace(weka(), baseline=weka().baseline[:1])
+    assert not against(plain_sweep(), writes).rows
+    assert not against(result(()), weka()).rows
+    assert "no reads" in answer(writes)
 
 
 def test_a_baseline_without_a_training_has_its_own_figures_only():

@@ -97,34 +97,11 @@ def test_results_that_differ_by_their_storage_alone_need_no_caution() -> None:
     assert compare([("a", plain_sweep()), ("b", run)]).cautions == ()
 
 
-def test_published_throughput_counts_the_first_step_up_to_v1() -> None:
-    submissions, _ = load_reference("mlperf_storage_v1_0")
-    (caution,) = [c for c in compare([("a", plain_sweep())], submissions).cautions if "throughput" in c]
-    assert "includes the first step of each epoch up to v1.0 and excludes it since" in caution
-
-
-def test_a_reference_without_the_workload_is_said() -> None:
-    tiny = changed(replace(plain_sweep()))
-    tiny = replace(tiny, workload={**tiny.workload, "name": "unet3d-tiny"})
-    submissions, _ = load_reference("mlperf_storage_v1_0")
-    assert "No published row ran unet3d_tiny." in compare([("a", tiny)], submissions).cautions
-
-
 @pytest.mark.parametrize("width", [44, 72, 100, 200])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
     comparison = compare([("plain", plain_sweep()), ("a" * 70, EXAMPLES[name]())])
     assert max(map(len, render(comparison, width=width).splitlines())) <= width
-
-
-@pytest.mark.long
-def test_every_plot_of_a_comparison_carries_the_marks() -> None:
-    for figure in figures(two()):
-        for size in (WIDE, NARROW):
-            drawing = svg(figure, size)
-            assert "emulated storage" in drawing
-            assert "NaN" not in drawing
-            assert "undefined" not in drawing
 
 
 def test_the_charts_are_valid_vega_lite() -> None:
@@ -139,13 +116,6 @@ def test_the_page_needs_nothing_from_outside_and_escapes_names() -> None:
     assert text.count("<script") == 1  # ours
     assert not re.search(r'(src|href)="(?!#|data:)', text)
     assert "<svg" in text
-
-
-def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
-    nothing = figures(compare([("a", EXAMPLES["empty"]())]))
-    assert nothing == ()
-    write_picture(nothing, tmp_path / "a.svg", "svg", "Comparison")
-    assert "Nothing was measured." in (tmp_path / "a.svg").read_text()
 
 
 def with_knee(n_au: float | None, interval: tuple[float, float] | None) -> RunResult:
@@ -183,3 +153,33 @@ def test_a_knee_beside_noise_or_below_the_first_count_moves_too() -> None:
     below = replace(noisy, knee=knee, points=(starving,))
     (sentence,) = compare([("quiet", quiet), ("below", below)]).moves
     assert "moves from 8.00 to below 1 accelerators" in sentence
+
+
+def test_published_throughput_counts_the_first_step_up_to_v1() -> None:
+    submissions, _ = load_reference("mlperf_storage_v1_0")
+    (caution,) = [c for c in compare([("a", plain_sweep())], submissions).cautions if "throughput" in c]
+    assert "includes the first step of each epoch up to v1.0 and excludes it since" in caution
+
+
+def test_a_reference_without_the_workload_is_said() -> None:
+    tiny = changed(replace(plain_sweep()))
+    tiny = replace(tiny, workload={**tiny.workload, "name": "unet3d-tiny"})
+    submissions, _ = load_reference("mlperf_storage_v1_0")
+    assert "No published row ran unet3d_tiny." in compare([("a", tiny)], submissions).cautions
+
+
+@pytest.mark.long
+def test_every_plot_of_a_comparison_carries_the_marks() -> None:
+    for figure in figures(two()):
+        for size in (WIDE, NARROW):
+            drawing = svg(figure, size)
+            assert "emulated storage" in drawing
+            assert "NaN" not in drawing
+            assert "undefined" not in drawing
+
+
+def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
+    nothing = figures(compare([("a", EXAMPLES["empty"]())]))
+    assert nothing == ()
+    write_picture(nothing, tmp_path / "a.svg", "svg", "Comparison")
+    assert "Nothing was measured." in (tmp_path / "a.svg").read_text()

@@ -29,14 +29,6 @@ def test_the_curve_is_made_from_the_same_points_as_the_knee() -> None:
     assert find_knee(wild).n_au == find_knee(made.points).n_au
 
 
-def test_the_curve_stays_within_the_plot() -> None:
-    figure = throughput(plain_sweep())
-    assert figure is not None and figure.y.high is not None
-    (band,) = [mark for mark in figure.marks if isinstance(mark, Band)]
-    assert len(band.points) == 60
-    assert all(high <= figure.y.high for _, _, high in band.points)
-
-
 def test_nothing_is_fitted_without_an_interval_or_an_ideal() -> None:
     made = plain_sweep()
     assert made.knee is not None
@@ -46,3 +38,11 @@ def test_nothing_is_fitted_without_an_interval_or_an_ideal() -> None:
     with_fit, without_fit = throughput(made), throughput(without)
     assert with_fit is not None and "fit, 95 % band" in svg(with_fit)
     assert without_fit is not None and "fit, 95 % band" not in svg(without_fit)
+
+
+def test_the_curve_stays_within_the_plot() -> None:
+    figure = throughput(plain_sweep())
+    assert figure is not None and figure.y.high is not None
+    (band,) = [mark for mark in figure.marks if isinstance(mark, Band)]
+    assert len(band.points) == 60
+    assert all(high <= figure.y.high for _, _, high in band.points)

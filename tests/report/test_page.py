@@ -123,14 +123,6 @@ def test_flagged_points_are_diamonds_and_are_explained() -> None:
     assert ">flagged<" in svg(figure)
 
 
-@pytest.mark.long
-def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
-    made = flagged_sweep()
-    for figure in figures(with_steps(made)):
-        used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', svg(figure)))
-        assert used - set(DARK) <= {"none", "transparent"}, figure.name
-
-
 def test_time_at_a_barrier_is_what_the_last_rank_did() -> None:
     """Two ranks, a barrier a step: one waits for data, the other for it; nothing is lost."""
     rows = np.zeros(4, dtype=STEP)
@@ -172,3 +164,11 @@ def test_a_missing_package_is_named_with_the_pip_line(monkeypatch: pytest.Monkey
     with pytest.raises(MissingError) as error:
         extra("vl_convert")
     assert str(error.value) == "the package vl-convert is not installed: pip install 'feedrate[report]'"
+
+
+@pytest.mark.long
+def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
+    made = flagged_sweep()
+    for figure in figures(with_steps(made)):
+        used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', svg(figure)))
+        assert used - set(DARK) <= {"none", "transparent"}, figure.name

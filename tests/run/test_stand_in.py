@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import feedrate
+from command import feedrate, finished
 
 from emulator.launch import stand_in
 from emulator.launch.mpirun import feedrate as feedrate_itself
@@ -16,17 +16,9 @@ from emulator.launch.mpirun import feedrate as feedrate_itself
 
 def test_without_its_server_it_is_the_rank_itself(tmp_path):
     """mpirun may start it on another host of an allocation, where no fork server is."""
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        stand_in.__file__,
-        tmp_path / "nobody",
-        *feedrate_itself(["run", "--help"]),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0
-    assert "--workload" in done.stdout
+    isolated = [sys.executable, "-I", "-S", stand_in.__file__, tmp_path / "nobody"]
+    done = finished([*isolated, *feedrate_itself(["run", "--help"])])
+    assert done.status == 0 and "--workload" in done.out
 
 
 def caught(pid):
@@ -50,7 +42,7 @@ def test_a_signal_that_comes_after_the_rank_has_ended_changes_nothing(tmp_path):
             process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
             rank.send((3 << 8).to_bytes(4, sys.byteorder))
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (3, "")
 
 

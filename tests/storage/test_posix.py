@@ -12,13 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 import pytest
+from command import until
 from contracts.storage_contract import SIZES, StorageContract, content, folder, read_whole
 
 from emulator.errors import DatasetError, StorageError
-from emulator.storage.base import HEAD, Wanted
-from emulator.storage.counts import ReadStats, TimedStorage
+from emulator.storage.base import HEAD, Blob, Wanted, WrappedBlob
+from emulator.storage.counts import ReadStats, TimedBlob, TimedStorage
 from emulator.storage.posix import PosixStorage, aligned_buffer, evict, probe_direct, resident_pages
-from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["folder"]
 
@@ -170,24 +170,31 @@ def test_latencies_are_filed_under_the_next_edge(microseconds: float, edge: int)
     assert stats.snapshot().latencies == {edge: 3}
 
 
+class Held(WrappedBlob):
+    """A blob whose reads take until `go`."""
+
+    def __init__(self, inner: Blob, go: threading.Event) -> None:
+        super().__init__(inner)
+        self.go = go
+
+    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
+        assert self.go.wait(60)
+        return self._inner.read_into(offset, buffer, length)
+
+
 def test_each_thread_shows_its_requests_and_the_one_under_way(folder: Path) -> None:
+    stats, go, before = ReadStats(), threading.Event(), time.monotonic()
     posix = PosixStorage(folder, direct=False, cache="warm")
-    with NodeLimiter.create(1e9, latency=0.5, rank=0) as limiter, ThreadPoolExecutor(1) as pool:
-        limiter.unlink()
-        storage = TimedStorage(ShapedStorage(posix, limiter))
-        with storage.open("odd") as blob:
-            before = time.monotonic()
-            done = pool.submit(blob.read_into, 0, memoryview(bytearray(10_001)))
-            while not (found := [thread for thread in storage.stats.tallies() if thread.begin]):
-                assert not done.done()
-            assert before <= found[0].begin <= time.monotonic()
-            assert found[0].requests == 0
-            assert done.result() == 10_001
-            number = pool.submit(threading.get_native_id).result()
-    found = storage.stats.tallies()  # this one, which opened the file, reads nothing
-    (tally,) = [each for each in found if each.requests]
+    with ThreadPoolExecutor(1) as pool, TimedBlob(Held(posix.open("odd"), go), stats) as blob:
+        done = pool.submit(blob.read_into, 0, memoryview(bytearray(10_001)))
+        (shown,) = until(lambda: [thread for thread in stats.tallies() if thread.begin])
+        assert before <= shown.begin <= time.monotonic() and shown.requests == 0
+        go.set()
+        assert done.result() == 10_001
+        number = pool.submit(threading.get_native_id).result()
+    (tally,) = stats.tallies()
     assert (tally.thread, tally.requests, tally.begin) == (number, 1, 0.0)
-    assert 0.5 <= tally.seconds < time.monotonic() - before
+    assert 0.0 < tally.seconds < time.monotonic() - before
 
 
 def nothing(*_: object) -> bool:

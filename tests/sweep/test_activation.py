@@ -12,10 +12,6 @@ from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import FixedCounts, Halving, fed_between, parse_counts, require_ranks
 
 
-def test_one_rank_of_each_host_before_the_second_of_any():
-    assert activation_order(["a", "a", "a", "b", "b", "b"]) == [0, 3, 1, 4, 2, 5]
-
-
 def test_packed_one_host_after_the_other():
     assert activation_order(["a", "b", "a", "b", "c"], "pack") == [0, 2, 1, 3, 4]
 

@@ -40,18 +40,6 @@ def mean_value_analysis(ranks, think, service):
     return rate
 
 
-def barrier_ready(sizes, system, rank, latency):
-    """Seconds from the barrier until each batch is there: sorted sizes, cumulative drain."""
-    order = np.argsort(sizes)
-    found, now, done = np.empty(len(sizes)), latency, 0.0
-    for place, index in enumerate(order):
-        rate = min(rank, system / (len(sizes) - place))
-        now += (sizes[index] - done) / rate
-        done = sizes[index]
-        found[index] = now
-    return found
-
-
 def water_level(scene, active):
     """Rates of the streams `active` (bool per rank), by filling step by step: the definition."""
     host = np.arange(scene.ranks) % scene.hosts

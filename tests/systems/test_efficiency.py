@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from emulator.config.workload import load_workload
 from emulator.plugins.systems.efficiency import (
-    GB,
     TB,
     compare_systems,
     cost,
@@ -28,57 +27,28 @@ NVME, HDD = load_system("ceph-nvme"), load_system("ceph-hdd")
 WEKA = {name: load_system(f"weka-{name}") for name in ("high-capacity", "mainstream", "performance")}
 
 
-def for_nodes(rate, nodes, wanted):
-    """Return what the same nodes would deliver if there were `wanted` of them."""
-    return rate * wanted / nodes
-
-
 def figures(system, fed=None):
     return {figure.name: figure.value for figure in efficiency(system, fed)}
-
-
-# Ceph on NVMe and on disks, 2023: six nodes against four.
-
-READ = for_nodes(HDD.storage.bandwidth, 4, 6)
-WRITE = for_nodes(HDD.storage.write_bandwidth, 4, 6) * 1.27  # the document's factor for the protection
-DISK_WATTS = 522.0  # six nodes
 
 
 @pytest.mark.parametrize(
     ("found", "derived", "digits"),
     [
-        (READ / 1e6, 4583, 1),
-        (WRITE / 1e6, 964, 1),
-        (NVME.storage.bandwidth / READ, 11.465, 1e-3),
-        (NVME.storage.write_bandwidth / WRITE, 26.765, 1e-3),
-        (NVME.storage.bandwidth / HDD.storage.bandwidth, 17.2, 0.1),
-        (NVME.storage.write_bandwidth / HDD.storage.write_bandwidth, 51.0, 0.1),
-        (HDD.storage.latency / NVME.storage.latency, 8.286, 1e-3),
-        (HDD.storage.write_latency / NVME.storage.write_latency, 36.667, 1e-3),
         (raw_bytes(NVME) / TB, 1152, 1),
         (raw_bytes(HDD) / TB, 576, 1),
-        (raw_bytes(NVME) / 1.5 / TB, 768, 1),
         (figures(NVME)["read per usable TB"] * 1e3, 69.13, 0.01),
         (figures(NVME)["write per usable TB"] * 1e3, 33.95, 0.01),
         (figures(HDD)["read per usable TB"] * 1e3, 15.91, 0.01),
         (figures(HDD)["write per usable TB"] * 1e3, 2.635, 1e-3),
-        (figures(HDD)["write per usable TB"] * 1e3 * 1.27, 3.347, 1e-3),
-        (figures(NVME)["read per usable TB"] / figures(HDD)["read per usable TB"], 4.345, 1e-3),
-        (figures(NVME)["write per usable TB"] / figures(HDD)["write per usable TB"] / 1.27, 10.14, 0.01),
-        (figures(NVME)["write per usable TB"] / figures(HDD)["write per usable TB"], 12.88, 0.01),
         (watts(NVME, reading=False), 382, 1),
-        (watts(NVME, reading=False) / 6, 64, 1),
         (watts(HDD, reading=True) / 4, 87, 1),
-        (for_nodes(watts(HDD, reading=True), 4, 6), DISK_WATTS, 1),
         (figures(NVME)["power per raw TB"], 0.3313, 1e-4),
         (figures(HDD)["power per raw TB"], 0.6042, 1e-4),
         (figures(NVME)["power per usable TB"], 0.502, 1e-3),
         (figures(HDD)["power per usable TB"], 1.8125, 1e-4),
         (figures(NVME)["power per read"], 6.920, 1e-3),
         (figures(HDD)["power per read"], 113.91, 0.01),
-        (DISK_WATTS / (READ / GB) / figures(NVME)["power per read"], 16.46, 0.01),
         (figures(NVME)["power per write"], 14.791, 1e-3),
-        (DISK_WATTS / 0.964 / figures(NVME)["power per write"], 36.6, 0.1),
         (nodes_to_match(760, 48 * 4, 4), 16, 1),
         (nodes_to_match(52_540, 4583, 6), 69, 1),
         (nodes_to_match(25_800, 964, 6), 161, 1),

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from systems.simulator_scenes import (
-    barrier_ready,
-    brute_force,
-    lognormal,
-    mean_value_analysis,
-    scene,
-    utilization,
-)
+from systems.simulator_scenes import brute_force, lognormal, mean_value_analysis, scene, utilization
 
 from emulator.errors import MissingError
 from emulator.plugins.systems import scene as scenes
@@ -54,31 +47,6 @@ def test_without_read_ahead_ranks_are_customers_of_a_closed_queue(ranks):
     )
     expected = mean_value_analysis(ranks, think + latency, service) * think / ranks
     assert utilization(case, play(case).ready, warm=20) == pytest.approx(expected, abs=0.005)
-
-
-@pytest.mark.parametrize("prefetch", [1, 2, 8])
-@pytest.mark.parametrize("ranks", [3, 9, 10, 11, 14, 40])
-def test_with_read_ahead_equal_ranks_share_the_limit(prefetch, ranks):
-    """AU = min(1, C / (N r)) within 0.2 points: 10 ranks ask for all of C."""
-    case = scene(np.full((60, ranks), 100e6), prefetch=prefetch, system=1e9)
-    assert utilization(case, play(case).ready, warm=10) == pytest.approx(min(1, 10 / ranks), abs=0.002)
-
-
-@quick
-@given(
-    size=st.lists(st.floats(1e3, 1e9), min_size=1, max_size=30),
-    rank=st.sampled_from([3e7, 1e9, np.inf]),
-    latency=st.sampled_from([0.0, 0.02]),
-)
-def test_a_barrier_at_every_step_waits_for_the_drain(size, rank, latency):
-    """Sorted sizes, cumulative drain: to 1e-9."""
-    steps = np.array([size, size[::-1], size])
-    case = scene(steps, compute=0.5, prefetch=0, sync=True, system=5e8, rank=rank, latency=latency)
-    begin = 0.0
-    for row, got in zip(steps, play(case).ready, strict=True):
-        expected = begin + barrier_ready(row, 5e8, rank, latency)
-        np.testing.assert_allclose(got, expected, rtol=1e-9)
-        begin = expected.max() + 0.5
 
 
 @quick
