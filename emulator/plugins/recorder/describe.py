@@ -252,8 +252,9 @@ def step_words(step: StepTime) -> str:
         return f"which includes an unknown time of reads: a step takes {show_seconds(step.seconds)} or less"
     if step.bound and step.steps >= FEW:
         return (
-            "steps without a wait for a batch are unlike the others, perhaps because the host runs ahead of "
-            f"its accelerator: a step takes {show_seconds(step.seconds)} or less; more steps may show it"
+            "in the mean: in long steps the host may wait for an accelerator that it runs ahead of, or "
+            "validate or save, which the recording does not tell apart; in the second case the job is slower "
+            "than its replay on storage that is somewhat slower than this; more steps may show it"
         )
     if step.bound:
         why = (

@@ -210,7 +210,7 @@ def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], w
         write_whole(folder / WORKLOAD, toml(described.workload))
     told = described.told if described else ()
     ahead = described.workload.loader.prefetch if described else 0
-    pace = pace_of(of_main, warmup, ahead, merged.step.in_flight if merged.step else 1)
+    pace = pace_of(of_main, warmup, ahead)
     if pace is not None and merged.step is not None and main is not None and main.settings.marked:
         pace = replace(pace, waited=merged.step.waited)
     return Written(
