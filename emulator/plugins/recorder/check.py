@@ -20,7 +20,7 @@ import numpy as np
 
 from emulator import live
 from emulator.cli.entry import rank_server
-from emulator.config.workload import ReplaySpec, Workload
+from emulator.config.workload import UNLIKE, ReplaySpec, Workload
 from emulator.dataset.manifest import Manifest, write_manifest
 from emulator.dataset.names import Listed
 from emulator.dataset.table import ROW
@@ -114,7 +114,7 @@ def _checked(written: Written, watch: Watch) -> Written:
     )
     if not rates.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
-        rates = replace(rates, why=_why(written, loader, replay, rows, flags))
+        rates = replace(rates, why=_why(written, loader, rates, rows, flags))
     return _with_job(written, replay=rates)
 
 
@@ -196,9 +196,13 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
     return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds), steps=steps)
 
 
-def _why(written: Written, loader: Loader, replay: Pace, rows: Steps, flags: Sequence[str]) -> str:
-    """Return reasons in the recording why the replay can be faster or slower than the job."""
+def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags: Sequence[str]) -> str:
+    """Return the reasons in the recording why the replay is unlike the job."""
     step, reasons = written.observation.step, []
+    if rates.more_requests > UNLIKE:
+        reasons.append("the job opens a file several times for a sample, the replay once")
+        if replace(rates, more_requests=0.0).trusted:
+            return reasons[0]
     requested = loader.steps * loader.share_read * loader.ahead
     of_job = loader.reads.bytes / requested if requested and loader.reads.bytes else 0.0
     of_replay = float(rows["bytes"].mean())
@@ -214,4 +218,4 @@ def _why(written: Written, loader: Loader, replay: Pace, rows: Steps, flags: Seq
         reasons.append("the job also takes batches of another DataLoader")
     if flags:
         reasons.append(f"the replay has the flags {', '.join(flags)}")
-    return "; ".join(reasons) or f"the recording shows no reason, in {replay.steps} steps of the replay"
+    return "; ".join(reasons) or f"the recording shows no reason, in {len(rows)} steps of the replay"

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from emulator import live
-from emulator.analysis.flags import unlike_words
+from emulator.analysis.flags import unlike_job
 from emulator.errors import FeedrateError
 from emulator.plugins.recorder.describe import main_loader, main_loaders, reads_words, step_words
 from emulator.plugins.recorder.job import Written
@@ -114,18 +114,16 @@ def check_lines(written: Written) -> list[str]:
     """Return lines with the rates of job and replay, or with the reason why there is no replay."""
     if written.unchecked:
         return [f"  not checked by a replay: {written.unchecked}"]
-    job = written.described.workload.job.replay if written.described else None
-    if job is None:
+    workload = written.described.workload if written.described else None
+    job = workload.job.replay if workload else None
+    if workload is None or job is None:
         return []
     report = [
         f"  your job: {job.samples_per_second:.1f} samples/s, {job.waited:.0%} waiting; its replay here: "
         f"{job.replay_samples_per_second:.1f} ({job.difference:+.1%}), {job.replay_waited:.0%} waiting"
     ]
-    if not job.trusted:
-        report.append(
-            f"  do not trust the recording: {unlike_words(job)}; "
-            "results made with it have the flag unlike-job"
-        )
+    if flag := unlike_job(workload):
+        report.append(f"  {flag.sentence} Results made with it have the flag {flag.name}.")
     return report
 
 
