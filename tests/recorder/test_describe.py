@@ -126,10 +126,14 @@ def test_read_ahead_is_told_where_it_is_more_than_libraries():
         assert any("asked for came from storage" in line for line in of_loader(loader, STEP, 1)) == told
 
 
-@pytest.mark.parametrize(("ranks", "cores", "most"), [(1, 8, "5 processes"), (6, 8, "6 processes")])
-def test_it_is_said_from_how_many_processes_on_the_job_is_slower_than_its_replay(ranks, cores, most):
+@pytest.mark.parametrize(
+    ("ranks", "most", "took"), [(1, "5 processes", "1 took 19%"), (6, "6 processes", "6 took 112%")]
+)
+def test_it_is_said_from_how_many_processes_on_the_job_is_slower_than_its_replay(ranks, most, took):
     loader = replace(seen(whole(100, 1_000_000), 100), step_cpu_seconds=0.1, batch_cpu_seconds=0.05)
-    assert any(f"with more than {most} on {cores}" in line for line in of_loader(loader, STEP, ranks, cores))
+    told = of_loader(loader, STEP, ranks, cores=8)
+    assert any(f"with more than {most} on 8" in line and f"{took} of them" in line for line in told)
+    assert any("such as gradients" in line for line in told) == (ranks == 1)
 
 
 def test_parts_that_are_read_with_o_direct_are_replayed_so():

@@ -231,16 +231,22 @@ def of_loader(
         facts.append(
             f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
         )
+    if ranks == 1:
+        facts.append(
+            "one process was recorded: what several exchange in a step, such as gradients, is in no replay; "
+            "record with as many on a host as you will replay"
+        )
     if loader.cpu_seconds:
         line = (
             f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading, "
             "which a replay does not spend"
         )
-        most = max(ranks, math.floor(cores * step.seconds / loader.cpu_seconds)) if cores else math.inf
+        fit = cores * step.seconds / loader.cpu_seconds if cores else math.inf
+        most = max(ranks, math.floor(fit))
         if most <= _MOST_PROCESSES:
             line += (
                 f": with more than {most} process{'es' if most > 1 else ''} on {cores} cores the job is "
-                "slower than its replay (flag job-cpu)"
+                f"slower than its replay (flag job-cpu); {ranks} took {ranks / fit:.0%} of them"
             )
         facts.append(line)
     return facts
