@@ -57,7 +57,7 @@ def test_why_a_recording_is_not_trusted_is_the_reason_for_it(rate, also, tmp_pat
     loader = Loader(rank=0, host="", process=1, settings=Settings(), epochs=1, steps=9, samples=9,
                     reads=Reads())  # fmt: skip
     written = Written(folder=tmp_path, observation=Observation(created="", how="strace"), described=None,
-                      told=(), refused="")  # fmt: skip
+                      refused="")  # fmt: skip
     rates = ReplaySpec(
         samples_per_second=100.0, waited=0.1, replay_samples_per_second=rate, replay_waited=0.1
     )

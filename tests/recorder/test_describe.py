@@ -26,7 +26,7 @@ def pieces(size: int, count: int):
 
 def whole(files: int, size: int, times: int = 1) -> Reads:
     return Reads(
-        files=files, files_bytes=files * size, sizes=(size, size), opens=files * times, visits=files * times,
+        files=files, files_bytes=files * size, sizes=(size, size), visits=files * times,
         visit_bytes=files * size * times, visit_size=files * size * times, bytes=files * size * times,
         requests=pieces(size, files * times), heads=pieces(size, files * times),
         runs=pieces(size, files * times),
@@ -276,7 +276,7 @@ def test_sizes_that_are_all_one_need_no_quantiles():
 def test_a_small_file_beside_those_of_many_samples_holds_none():
     sizes = (600, 54_000, 64_000_000, 67_072_000)
     reads = Reads(
-        files=4, files_bytes=sum(sizes), sizes=sizes, opens=8, visits=8, visit_bytes=100 * 16384,
+        files=4, files_bytes=sum(sizes), sizes=sizes, visits=8, visit_bytes=100 * 16384,
         visit_size=8 * 60_000_000, bytes=100 * 16384, requests=pieces(16384, 100), runs=pieces(16384, 100),
         followed_files=8, followed_bytes=100 * 16384, backward=46,
     )  # fmt: skip

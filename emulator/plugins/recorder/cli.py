@@ -112,12 +112,10 @@ def _say(lines: Iterable[str]) -> None:
 
 def check_lines(written: Written) -> list[str]:
     """Return lines with the rates of job and replay, or with the reason why there is no replay."""
-    if written.unchecked:
-        return [f"  not checked by a replay: {written.unchecked}"]
     workload = written.described.workload if written.described else None
-    job = workload.job.replay if workload else None
-    if workload is None or job is None:
-        return []
+    if workload is None or (job := workload.job.replay) is None:
+        unchecked = workload and workload.job.unchecked
+        return [f"  not checked by a replay: {unchecked}"] if unchecked else []
     report = [
         f"  your job: {job.samples_per_second:.1f} samples/s, {job.waited:.0%} waiting; its replay here: "
         f"{job.replay_samples_per_second:.1f} ({job.difference:+.1%}), {job.replay_waited:.0%} waiting"
@@ -162,7 +160,8 @@ def lines(written: Written) -> list[str]:
                 f"  beside it: batch size {other.settings.batch_size}, {other.steps} steps: "
                 f"{reads_words(other.reads)}"
             )
-    report += [f"  {line}" for line in (*written.told, *seen.notes)]
+    told = written.described.told if written.described else ()
+    report += [f"  {line}" for line in (*told, *seen.notes)]
     if seen.step is not None:
         step = seen.step
         most = "at most " if step.bound else ""

@@ -55,7 +55,6 @@ def main_loader(observation: Observation) -> Loader | None:
         epochs=max(one.epochs for one in alike),
         steps=sum(one.steps for one in alike),
         samples=sum(one.samples for one in alike),
-        seconds=max(one.seconds for one in alike),
         read_steps=sum(round(one.steps * one.share_read) for one in alike),
         ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
         if first.samples

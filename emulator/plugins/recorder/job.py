@@ -60,13 +60,10 @@ class Written:
     folder: Path
     observation: Observation
     described: Described | None
-    told: tuple[str, ...]
     refused: str
     """Why there is no workload; empty if there is one."""
     pace: Pace | None = None
     """The job's pace, for comparison with its replay's; None for too few steps."""
-    unchecked: str = ""
-    """Why the requested replay was not made; otherwise empty."""
 
 
 def several() -> tuple[int, int]:
@@ -132,7 +129,6 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
 def _overhead(watch: Watch, tables: Sequence[Table], warmup: int) -> Overhead:
     table = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
     return Overhead(
-        calls=watch.tracer.lines,
         traced_step_seconds=from_batch_to_batch(table[table["traced"] == 1]),
         step_seconds=from_batch_to_batch(table[table["traced"] == 0]),
     )
@@ -208,14 +204,11 @@ def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], w
     if described is not None:
         write_whole(folder / RECIPE, toml(described.recipe))
         write_whole(folder / WORKLOAD, toml(described.workload))
-    told = described.told if described else ()
     ahead = described.workload.loader.prefetch if described else 0
     pace = pace_of(of_main, warmup, ahead)
     if pace is not None and merged.step is not None and main is not None and main.settings.marked:
         pace = replace(pace, waited=merged.step.waited)
-    return Written(
-        folder=folder, observation=merged, described=described, told=told, refused=refused, pace=pace
-    )
+    return Written(folder=folder, observation=merged, described=described, refused=refused, pace=pace)
 
 
 def toml(spec: Workload | Recipe) -> str:

@@ -59,8 +59,6 @@ class Loader:
     """Samples in the delivered batches, where a batch of the dataset itself counts as one; 0 if unknown."""
     batch_samples: float = 0.0
     """Mean samples of a batch for the job; 0 if unknown."""
-    seconds: float = 0.0
-    """Seconds from the request for the first batch to the request for the last."""
     read_steps: int | None = None
     """Number of steps during which `reads` were seen; None: all."""
     ahead: float = 1.0
@@ -119,8 +117,6 @@ class Loader:
 class Overhead:
     """The cost of recording."""
 
-    calls: int
-    """Number of lines of strace."""
     traced_step_seconds: float | None = None
     """Median seconds from batch to batch while calls were traced, after the warm-up."""
     step_seconds: float | None = None

@@ -135,7 +135,6 @@ class Reads:
     """Total size of these files, in bytes."""
     sizes: tuple[int, ...] = ()
     """The file sizes, ascending, in bytes; of more than 257 files their quantiles 0, 1/256 ... 1."""
-    opens: int = 0
     visits: int = 0
     """Number of opens that were followed by a read."""
     visit_bytes: int = 0
@@ -178,7 +177,7 @@ class Reads:
     """True if calls were not traced: only opened files and the bytes of all calls are known."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "files", "files_bytes", "opens", "visits", "visit_bytes", "visit_size", "bytes")
+        at_least(0, self, "files", "files_bytes", "visits", "visit_bytes", "visit_size", "bytes")
         at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
         at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes", "backward")
 
@@ -344,7 +343,6 @@ class Reduction:
         if file is None:
             return
         group = self.group(key)
-        group.totals["opens"] += 1
         (self._direct.add if direct else self._direct.discard)(file.number)
         handle = self._open[process, fd] = _Open(process, path, file, group, at=0)
         self._latest.setdefault(process, deque(maxlen=_LATEST)).appendleft(handle)
@@ -360,7 +358,7 @@ class Reduction:
         if file is None:
             return
         group, size = self.group(key), file.bytes
-        group.totals.update(opens=1, visits=1, visit_bytes=size, visit_size=size, bytes=size)
+        group.totals.update(visits=1, visit_bytes=size, visit_size=size, bytes=size)
         group.devices[file.device] += size
         self._holds(group, file, path)
 

@@ -67,20 +67,13 @@ _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
 _PLACE = re.compile(rb", \d+, (\d+)(?:, \w+)?\) += ")
 """Offset of pread64, preadv and preadv2, after the number of bytes or buffers."""
 _MAPPED = re.compile(rb"\w+, (\d+), (\S+), (\S+), (\d+)<(/.*)>, (\w+)\)")
-_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
-_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
 
 
 def plain(path: bytes) -> bytes:
-    """Return a path without strace's escapes."""
+    """Return a path without strace's escapes, which are C's."""
     if b"\\" not in path:
         return path
-
-    def one(match: re.Match[bytes]) -> bytes:
-        inner = match[1]
-        return bytes([int(inner, 8) & 255]) if inner[:1].isdigit() else _LETTERS.get(inner, inner)
-
-    return _ESCAPE.sub(one, path)
+    return path.decode("unicode_escape", "replace").encode("latin-1", "replace")
 
 
 class Tracer:
@@ -95,7 +88,6 @@ class Tracer:
         """Parents of processes."""
         self.asynchronous: set[int] = set()
         """Processes that set up io_uring or libaio, whose reads are not among the traced calls."""
-        self.lines = 0
         self.strace = 0
         """Process ID of strace; 0 until /proc of a traced process shows it."""
         self._group = group
@@ -129,7 +121,6 @@ class Tracer:
         number, _, rest = line.partition(b" ")
         if not number.isdigit():
             return
-        self.lines += 1
         thread, rest = int(number), rest.lstrip()
         if rest.endswith(b"<unfinished ...>"):
             if len(self._pending) < _MOST_PROCESSES:

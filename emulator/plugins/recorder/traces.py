@@ -291,7 +291,7 @@ def darshan_reads(path: Path) -> Loader:
     found = reduction.seen("", {}, False)
     if not found.bytes:
         raise SpecError(f"{path}: nothing was read", "the log is of a job that only wrote, or it is damaged")
-    found = replace(found, opens=visits, visits=visits, visit_size=max(size_of_visits, found.visit_bytes))
+    found = replace(found, visits=visits, visit_size=max(size_of_visits, found.visit_bytes))
     return Loader(
         rank=0, host="", process=0, settings=Settings(), epochs=1, steps=found.files, samples=found.files,
         reads=found,

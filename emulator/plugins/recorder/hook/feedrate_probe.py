@@ -84,7 +84,8 @@ class _Events:
 
 _events: _Events | None = None
 _marks = False
-_loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+"""Number and present epoch of each loader."""
 _count = 0
 _lock = threading.Lock()
 
@@ -255,18 +256,14 @@ def patch(module: Any) -> Callable[[], None]:
     return undo
 
 
-_epochs: dict[int, int] = {}
-
-
 def _begin_epoch(iterator: Any, loader: Any) -> None:
     global _count
     with _lock:
-        number = _loaders.get(loader)
-        if number is None:
-            number = _loaders[loader] = _count
+        if loader not in _loaders:
+            _loaders[loader] = [_count, -1]
             _count += 1
-        epoch = _epochs.get(number, -1) + 1
-        _epochs[number] = epoch
+        _loaders[loader][1] += 1
+        number, epoch = _loaders[loader]
     iterator._feedrate_loader, iterator._feedrate_epoch, iterator._feedrate_step = number, epoch, 0
     iterator._feedrate_asks = loader  # until it is described: a loop may keep only its iterator
 
