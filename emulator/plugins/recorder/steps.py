@@ -407,13 +407,11 @@ def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTim
     Without `workers` the job reads and computes in turn, and computes the rest of the time. With workers the
     step time is a bound if reads are under way for most of the time.
     """
-    if reading is None:
+    share = min(1.0, (reading or 0.0) / max(1, workers) / step.seconds) if step.seconds else 0.0
+    if reading is None or (workers and share > _BUSY):
         return replace(step, bound=True, in_turn=False, quantiles=())
-    share = min(1.0, reading / max(1, workers) / step.seconds) if step.seconds else 0.0
     if workers:
-        return replace(
-            step, bound=share > _BUSY, in_turn=False, quantiles=() if share > _BUSY else step.quantiles
-        )
+        return replace(step, in_turn=False)
     left = 1 - share
     quantiles = tuple(left * time for time in step.quantiles)
     return replace(step, seconds=left * step.seconds, waited=share, in_turn=True, quantiles=quantiles)

@@ -287,9 +287,8 @@ def mark_step(samples: int = 1) -> None:
             number, _count = _count, _count + 1
         _marked[process] = [number, 0]
         facts = {"batch_size": int(samples), "marked": True}
-        torch = str(getattr(sys.modules.get("torch"), "__version__", ""))
-        events.facts(k="l", p=process, l=number, e=0, rank=_rank(), f=facts, w=[],
-                     t=threading.get_native_id(), torch=torch)  # fmt: skip
+        events.facts(k="l", p=process, l=number, rank=_rank(), f=facts, w=[],
+                     t=threading.get_native_id(), torch=_torch())  # fmt: skip
         if _marks:
             _mark(2 * number)
     number, step = _marked[process]
@@ -298,6 +297,10 @@ def mark_step(samples: int = 1) -> None:
         _describe_device(events)
     events.facts(k="s", p=process, l=number, e=0, i=step, a=now, g=now + 1, r=1, s=step + 1, n=int(samples),
                  c=time.process_time_ns())  # fmt: skip
+
+
+def _torch() -> str:
+    return str(getattr(sys.modules.get("torch"), "__version__", ""))
 
 
 def _ready(iterator: Any) -> int:
@@ -366,24 +369,18 @@ def _describe(iterator: Any, number: int) -> None:
     if _events is None:
         return
     batching, sampler = _asked_of(loader)
-    known = [cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS]
-    kind = known[0] if known else type(sampler).__name__
+    kind = next((cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS), "custom")
     iterable = getattr(iterator, "_dataset_kind", 0) == 1
     size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
     if iterable:
         kind = "iterable"
-    elif kind not in _SAMPLERS:
-        kind = "custom"
     elif kind == "DistributedSampler" and not getattr(sampler, "shuffle", True):
         kind = "SequentialSampler"
     length = -1
     if not iterable:
-        try:
+        with contextlib.suppress(Exception):  # it may have no length
             length = len(loader.dataset)
-        except Exception:  # noqa: BLE001  the job may have no length
-            length = -1
     pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-    torch = sys.modules.get("torch")
     facts = {
         "batch_size": size if isinstance(size, int) else 0,
         "workers": int(iterator._num_workers),
@@ -394,11 +391,10 @@ def _describe(iterator: Any, number: int) -> None:
         "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
         "auto_collation": bool(iterator._auto_collation),
     }
-    version = str(getattr(torch, "__version__", ""))
-    _events.facts(k="l", p=os.getpid(), l=number, e=iterator._feedrate_epoch, rank=_rank(), f=facts,
-                  torch=version, w=pids[:256])  # fmt: skip
-    for start in range(256, len(pids), 256):
-        _events.facts(k="l", p=os.getpid(), l=number, e=iterator._feedrate_epoch, w=pids[start : start + 256])
+    more = {"rank": _rank(), "f": facts, "torch": _torch()}
+    for start in range(0, max(1, len(pids)), 256):
+        _events.facts(k="l", p=os.getpid(), l=number, w=pids[start : start + 256], **more)
+        more = {}
 
 
 def _describe_device(events: _Events) -> None:
