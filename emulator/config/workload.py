@@ -157,8 +157,8 @@ class AcceleratorSpec:
     """True: all ranks take the same time for a step, as recorded from ranks that wait for each other. False:
     each rank draws its own time, and training waits for the slowest."""
     in_flight: int = 1
-    """Most steps that are submitted to the accelerator and not done: 1 where the host waits for each step,
-    more where launches are queued and the host runs ahead, as with CUDA."""
+    """Steps from one wait of the host for its accelerator to the next: 1 where it waits for each step, more
+    where launches are queued and the host runs ahead, as with CUDA."""
     host_cpu_seconds: Seconds | None = None
     """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.
     None: not known."""
