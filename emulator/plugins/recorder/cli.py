@@ -166,12 +166,11 @@ def lines(written: Written) -> list[str]:
         step = seen.step
         most = "at most " if step.bound else ""
         report.append(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
-    cost = seen.overhead
-    if cost is not None and cost.step_seconds and cost.traced_step_seconds:
-        slower = cost.traced_step_seconds / cost.step_seconds - 1
+    if seen.step_seconds and seen.traced_step_seconds:
+        slower = seen.traced_step_seconds / seen.step_seconds - 1
         report.append(
-            f"  tracing: {slower:+.1%} ({show_seconds(cost.traced_step_seconds)} from batch to batch while "
-            f"reads were traced, {show_seconds(cost.step_seconds)} afterwards)"
+            f"  tracing: {slower:+.1%} ({show_seconds(seen.traced_step_seconds)} from batch to batch while "
+            f"reads were traced, {show_seconds(seen.step_seconds)} afterwards)"
         )
     if written.described is not None:
         workload = written.described.workload

@@ -26,7 +26,7 @@ from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole, written_by
 from emulator.launch.launched import claims
 from emulator.plugins.recorder.describe import Described, describe, main_loader, reading_seconds
-from emulator.plugins.recorder.observation import Observation, Overhead
+from emulator.plugins.recorder.observation import Observation
 from emulator.plugins.recorder.session import Ran
 from emulator.plugins.recorder.steps import (
     SEEN,
@@ -98,7 +98,7 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
     """Write the recording of `watch`. Raises StorageError, SpecError."""
     pairs = watch.found(socket.gethostname())
     loaders, tables = tuple(loader for loader, _ in pairs), [table for _, table in pairs]
-    notes = []
+    most, notes = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:], []
     if watch.lost:
         notes.append(
             f"{watch.lost} events were lost, because the job made them faster than the recorder read them"
@@ -120,18 +120,11 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
         notes=tuple(notes),
         loaders=loaders,
         rest=watch.rest(),
-        overhead=_overhead(watch, tables, warmup) if ran else None,
+        traced_step_seconds=from_batch_to_batch(most[most["traced"] == 1]),
+        step_seconds=from_batch_to_batch(most[most["traced"] == 0]),
         names=watch.reduction.names or {},
     )
     return put(folder, seen, tables, warmup)
-
-
-def _overhead(watch: Watch, tables: Sequence[Table], warmup: int) -> Overhead:
-    table = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
-    return Overhead(
-        traced_step_seconds=from_batch_to_batch(table[table["traced"] == 1]),
-        step_seconds=from_batch_to_batch(table[table["traced"] == 0]),
-    )
 
 
 def put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -> Written:

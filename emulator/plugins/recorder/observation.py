@@ -114,16 +114,6 @@ class Loader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead:
-    """The cost of recording."""
-
-    traced_step_seconds: float | None = None
-    """Median seconds from batch to batch while calls were traced, after the warm-up."""
-    step_seconds: float | None = None
-    """Median seconds from batch to batch in steps that were not traced, after the warm-up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One recorder's observation of a job, or of one of its ranks."""
 
@@ -147,7 +137,10 @@ class Observation:
     loaders: tuple[Loader, ...] = ()
     rest: Reads = field(default_factory=Reads)
     """Reads for no DataLoader."""
-    overhead: Overhead | None = None
+    traced_step_seconds: float | None = None
+    """Median seconds from batch to batch while calls were traced, after the warm-up; None if unknown."""
+    step_seconds: float | None = None
+    """The same in steps that were not traced."""
     step: StepTime | None = None
     """Step time without waits for data, of the loader that read most bytes; None if unknown."""
     names: Mapping[str, int] = field(default_factory=dict)

@@ -96,7 +96,7 @@ class Tracer:
         self._pending: dict[int, bytes] = {}
         self._rest = b""
         self._calls: dict[bytes, Callable[[int, bytes], None]] = {
-            **dict.fromkeys((b"read", b"readv"), self._read),
+            **dict.fromkeys((b"read", b"readv"), self._reads),
             **dict.fromkeys((b"pread64", b"preadv", b"preadv2"), self._pread),
             b"lseek": self._lseek,
             **dict.fromkeys((b"open", b"openat", b"openat2"), self._opened),
@@ -157,15 +157,12 @@ class Tracer:
     def _key(self, process: int) -> object:
         return self._group(process) if process not in self._reading else (process, self._reading[process])
 
-    def _read(self, thread: int, text: bytes) -> None:
-        self._reads(thread, text, None)
-
     def _pread(self, thread: int, text: bytes) -> None:
         found = _PLACE.search(text)
         if found:
             self._reads(thread, text, int(found[1]))
 
-    def _reads(self, thread: int, text: bytes, at: int | None) -> None:
+    def _reads(self, thread: int, text: bytes, at: int | None = None) -> None:
         where, result = _AT.match(text), _RESULT.search(text)
         if where is None or result is None:
             return
