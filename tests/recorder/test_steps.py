@@ -192,6 +192,13 @@ def test_a_queue_that_its_hosts_constant_time_hides_is_a_bound_of_the_mean_step(
     assert found.seconds == pytest.approx(0.05, rel=0.02)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_ranks_that_wait_for_each_other_show_a_queue_no_better_than_one(seed):
+    table = asynchronous(seed, 0.03, varies=0.05)
+    one, eight = (step_time([table] * ranks, warmup=20) for ranks in (1, 8))
+    assert one is not None and eight is not None and eight.in_flight == one.in_flight
+
+
 def test_steps_that_tracing_slows_down_show_the_queue_of_a_host_whose_time_is_constant():
     found = [step_time([asynchronous(seed, 0.03, varies=0.0, traced=100)], warmup=5) for seed in range(20)]
     assert all(step is not None and step.in_flight == 20 and not step.bound for step in found)

@@ -101,12 +101,11 @@ def describe(observation: Observation, name: str) -> Described:
     prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 0
     recorded = f"recorded on {observation.machine.get('host', loader.host)}, {observation.created}"
     where = "its marks of steps" if settings.marked else "its DataLoader"
-    how = {"strace": "traced system calls", "python": "opened files and /proc/PID/io"}.get(
-        observation.how, observation.how
-    )
+    how = "traced system calls" if observation.how == "strace" else "opened files and /proc/PID/io"
+    each = show_bytes(pattern.access.bytes_read or pattern.sample_bytes)
     workload = Workload(
         name=name,
-        title=f"recorded: {batch} samples a step, {show_bytes(_each(pattern))} each"
+        title=f"recorded: {batch} samples a step, {each} each"
         + (", a bound of the step time" if step.bound else ""),
         sample=pattern.sample(),
         access=pattern.access,
@@ -182,10 +181,6 @@ def size_spec(sizes: Sequence[int], listed: bool = False) -> SizeSpec:
         bytes_max=max(most, 2**32 - 2**20), listed=spread(sizes) if listed else (),
         listed_among=len(sizes) if listed else 0,
     )  # fmt: skip
-
-
-def _each(pattern: Pattern) -> int:
-    return pattern.access.bytes_read or pattern.sample_bytes
 
 
 def of_loader(

@@ -77,11 +77,9 @@ class Loader:
     reads: Reads
 
     def __post_init__(self) -> None:
-        at_least(0, self, "rank", "epochs", "steps", "samples")
         at_least(1, self, "ahead")
-        at_least(
-            0, self, "others", "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes", "batch_samples"
-        )
+        at_least(0, self, "rank", "epochs", "steps", "samples", "batch_samples", "others")
+        at_least(0, self, "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes")
 
     @property
     def share_read(self) -> float:

@@ -12,6 +12,7 @@ import stat
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -475,12 +476,10 @@ def _digest(path: bytes) -> bytes:
 def _size_and_device(path: str) -> tuple[int, int]:
     """Return the size and device of a regular data file, or (-1, 0) for anything else."""
     if is_data(path):
-        try:
+        with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116  a million of them
-        except OSError:
-            return -1, 0
-        if stat.S_ISREG(status.st_mode):
-            return status.st_size, status.st_dev
+            if stat.S_ISREG(status.st_mode):
+                return status.st_size, status.st_dev
     return -1, 0
 
 
@@ -514,22 +513,14 @@ def _index_bytes(places: array[int]) -> int:
 
 def _in_memory(path: bytes, size: int) -> tuple[int, int]:
     """Return the numbers of examined pages, in the first 64 MiB of a file, and of those in memory."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0, 0
-    try:
-        return resident_pages(descriptor, 0, min(size, 2**26))
-    except (OSError, FeedrateError):
-        return 0, 0
-    finally:
-        os.close(descriptor)
+    with suppress(OSError, FeedrateError), Path(os.fsdecode(path)).open("rb") as file:
+        return resident_pages(file.fileno(), 0, min(size, 2**26))
+    return 0, 0
 
 
 def _readahead(device: int) -> int:
     """Return the kernel's read-ahead on the device, in bytes; 128 KiB, its default, if unknown."""
     path = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-    try:
+    with suppress(OSError, ValueError):
         return int(path.read_text(encoding="ascii")) * 1024
-    except (OSError, ValueError):
-        return 131072
+    return 131072

@@ -235,16 +235,9 @@ def _forwarding(child: list[int]) -> Callable[[int, FrameType | None], None]:
 
 def _in_foreground() -> bool:
     """Return True if a terminal's signal keys reach both this process and the job."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    with suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 @contextmanager

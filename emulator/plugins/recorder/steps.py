@@ -301,7 +301,9 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
             if not alone[before + 1 : last + 1].all() or wait < 2 * (host + wait) / len(part):
                 continue  # the queue may have run empty
             periods.append((len(part), host, wait, part["traced"].any()))
-    if len(periods) < _PERIODS:
+    # Ranks wait for each other, so that their periods show no more than those of one.
+    each = len(periods) // max(1, len(tables))
+    if each < _PERIODS:
         return None
     steps, hosts, waits, traced = np.array(periods).T
     if np.median(steps) < 2 or waits.sum() < _UNLIKE * (hosts + waits).sum():
@@ -310,8 +312,8 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
     used = traced == traced.min()
     seconds = float((hosts + waits)[used].sum() / steps[used].sum())
     slope, error = _slope(seconds * steps - hosts, waits)
-    reach = student_t(_SURE, len(steps) - 2) * error
-    if slope <= reach and slope >= 1 - reach:
+    reach = student_t(_SURE, each - 2) * error * math.sqrt(len(tables))
+    if 1 - reach <= slope <= reach:
         return seconds, 1
     return (seconds, int(np.median(steps))) if slope > 0.5 else None
 

@@ -138,14 +138,12 @@ class Tracer:
         found = self._process.get(thread)
         if found is None:
             found = thread
-            try:
+            with suppress(OSError, ValueError, KeyError):
                 status = Path(f"/proc/{thread}/status").read_text(encoding="utf-8", errors="replace")
                 facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
                 found = int(facts["Tgid"])
                 self.strace = self.strace or int(facts["TracerPid"])
                 self._started(found, int(facts["PPid"]))
-            except (OSError, ValueError, KeyError):
-                pass
             if len(self._process) < _MOST_PROCESSES:
                 self._process[thread] = found
         return found

@@ -112,9 +112,7 @@ def install() -> Callable[[], None]:
     else:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
-
-        def undo() -> None:
-            finder.undo()
+        undo = finder.undo
 
     def end() -> None:
         if _events is not None:
@@ -175,7 +173,7 @@ def patch(module: Any) -> Callable[[], None]:
     base, worker = module._BaseDataLoaderIter, module._utils.worker
     before = (base.__init__, base.__next__, base._reset, worker._worker_loop)
     if getattr(base, "_feedrate", False):
-        return lambda: None
+        return _nothing
     begin, following, reset, loop = before
 
     @functools.wraps(begin)
@@ -400,11 +398,9 @@ def _describe(iterator: Any, number: int) -> None:
 def _describe_device(events: _Events) -> None:
     """Report the accelerator that this process has initialised, if any."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    try:
+    with contextlib.suppress(Exception):  # a driver's trouble is not the job's
         if cuda is not None and cuda.is_initialized():
             events.facts(k="d", p=os.getpid(), name=str(cuda.get_device_name(cuda.current_device())))
-    except Exception:  # noqa: BLE001  a driver's trouble is not the job's
-        return
 
 
 # ---- Files, if system calls are not traced.
@@ -450,16 +446,11 @@ def usage(process: str) -> dict[str, int]:
     faults that waited for storage. ticks: user + system time, in the kernel's ticks.
     """
     counters: dict[str, int] = {}
-    try:
-        with open(process + "/io", "rb", buffering=0) as file:  # noqa: PTH123
-            lines = dict(line.split(b": ") for line in file.read(4096).splitlines())
+    unknown = contextlib.suppress(OSError, ValueError, KeyError, IndexError)
+    with unknown, open(process + "/io", "rb", buffering=0) as file:  # noqa: PTH123
+        lines = dict(line.split(b": ") for line in file.read(4096).splitlines())
         counters.update(calls=int(lines[b"rchar"]), storage=int(lines[b"read_bytes"]))
-    except (OSError, ValueError, KeyError):
-        pass
-    try:
-        with open(process + "/stat", "rb", buffering=0) as file:  # noqa: PTH123
-            fields = file.read(4096).rpartition(b") ")[2].split()
+    with unknown, open(process + "/stat", "rb", buffering=0) as file:  # noqa: PTH123
+        fields = file.read(4096).rpartition(b") ")[2].split()
         counters.update(faults=int(fields[9]), ticks=int(fields[11]) + int(fields[12]))
-    except (OSError, ValueError, IndexError):
-        pass
     return counters
