@@ -7,8 +7,8 @@ The job is recorded alone, at the highest rate, and replayed with 1 and 2 proces
 recorded with two processes, and replayed with two. At each rate, in TURNS, the job runs before and after
 its replays, every file out of the page cache first, in a random order of the turn's. Steps after the first
 are compared, a replay with the mean of the two runs around it. The job's AU is the recorded step time
-against the time that a step took: beyond 100 % the recorded one is longer. A phase of its own, after up:
-`overhead`.
+against the time that a step took: beyond 100 % the recorded one is longer. Phases of their own, after up:
+`overhead` and, with two processes, `overhead-both`.
 """
 
 from __future__ import annotations
@@ -110,15 +110,18 @@ def real(device: Capped, kind: str, ranks: int, seed: int) -> tuple[float, float
 FEEDRATE = (sys.executable, "-m", "emulator")
 
 
+def launcher(ranks: int) -> list[object]:
+    torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", ranks]
+    return [sys.executable] if ranks == 1 else torchrun
+
+
 def record(device: Capped, kind: str, ranks: int) -> None:
-    launcher = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", ranks]
     device.rate(RATES[kind][0])
     device.evict()
     data = device.mount / "replay"
     run(*device.within(
         *FEEDRATE, "record", "--out", device.folder / "job", "--force", "--traced-steps", 100, "--",
-        *([sys.executable] if ranks == 1 else launcher), TRAIN, "train", kind, device.mount / "data",
-        RECORDED[kind],
+        *launcher(ranks), TRAIN, "train", kind, device.mount / "data", RECORDED[kind],
     ))  # fmt: skip
     if not data.exists():
         run(*FEEDRATE, "generate", data, "--recipe", device.folder / "job" / "recipe.toml")
@@ -185,31 +188,33 @@ def table(device: Capped, kind: str) -> None:
         print("   ".join([*words, f"AU {aus}", *sorted(flags)]))
 
 
-def overhead(device: Capped, kind: str) -> None:
+def overhead(device: Capped, kind: str, ranks: int) -> None:
     """Recorded against not, everything in memory: blocks of steps of the same run, and runs in turns."""
     device.rate(10_000)
     group = Path("/sys/fs/cgroup/cpuacct") / device.folder.name
     group.mkdir(exist_ok=True)
-    job = [sys.executable, BLOCKS_OF, kind, device.mount / "data", group]
+    job = [*launcher(ranks), BLOCKS_OF, kind, device.mount / "data", group]
     recorded = [
         *FEEDRATE, "record", "--out", device.folder / "overhead", "--force", "--warmup", 0, "--traced-steps",
-        TRACED, "--", *job,
+        TRACED, "--no-check", "--", *job,
     ]  # fmt: skip
-    kept = device.folder / "overhead.jsonl"
+    turns = []
     for turn in range(PAIRS + 1):
         said = {}
         for which in ("on", "off") if turn % 2 else ("off", "on"):
             ended = run(DEVICE, "in", group, *(recorded if which == "on" else job))
             said[which] = json.loads(ended.splitlines()[-1])
         if turn:  # the first reads what is not in memory yet
-            with kept.open("a") as file:
-                file.write(json.dumps(said) + "\n")
+            turns.append(said)
+            with (device.folder / "overhead.jsonl").open("a") as file:
+                file.write(json.dumps({"ranks": ranks, **said}) + "\n")
     group.rmdir()
+    overhead_table(kind, ranks, turns)
 
 
-def overhead_table(device: Capped, kind: str) -> None:
+def overhead_table(kind: str, ranks: int, turns: list[dict[str, Any]]) -> None:
     found: dict[str, list[NDArray[np.float64]]] = {}  # wall clock and CPU, recorded / not
-    for said in map(json.loads, (device.folder / "overhead.jsonl").read_text().splitlines()):
+    for said in turns:
         steps, plain = (
             np.diff(np.array(said[which])[:, 1:], axis=0) / np.diff(np.array(said[which])[:, :1], axis=0)
             for which in ("on", "off")
@@ -222,7 +227,8 @@ def overhead_table(device: Capped, kind: str) -> None:
             "traced, runs in turns": steps[:1] / plain[:1],
         }.items():
             found.setdefault(name, []).extend(ratio)
-    print(f"{kind}: a step {1e3 * off[:, 0].mean():.1f} ms, {1e3 * off[:, 1].mean():.1f} ms of CPU")
+    wall, cpu = 1e3 * off.mean(axis=0)
+    print(f"{kind}, processes: {ranks}; a step {wall:.1f} ms, {cpu:.1f} ms of CPU")
     for name, ratios in found.items():
         for of, each in zip(("time", "CPU"), np.sort(np.array(ratios), axis=0).T - 1, strict=True):
             edge = int(len(each) / 2 - 0.98 * math.sqrt(len(each)))  # the sign test's 95 %
@@ -240,9 +246,8 @@ def main() -> None:
             record(device, kind, 1 + (phase == "both"))
         elif phase == "table":
             table(device, kind)
-        elif phase == "overhead":
-            overhead(device, kind)
-            overhead_table(device, kind)
+        elif phase.startswith("overhead"):
+            overhead(device, kind, 1 + phase.endswith("both"))
         elif phase == "down":
             run(DEVICE, "down", device.folder)
         else:

@@ -3,8 +3,9 @@ no longer traced. Off: the hook in its process does nothing, and the recorder is
 
     feedrate record --out JOB --warmup 0 --traced-steps 60 -- python own_job_blocks.py KIND FOLDER CGROUP
 
-The last line on stdout is JSON: a list of [step, seconds, CPU seconds of the cgroup] at the borders of
-stretches. Recorded or not, these are the same; AT says what each is for.
+Under torchrun each process switches its hook, and the first one the recorder. The last line on stdout is
+JSON: a list of [step, seconds, CPU seconds of the cgroup] at the borders of stretches. Recorded or not,
+these are the same; AT says what each is for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 from own_job_train import train
 
 TRACED, BLOCK, BLOCKS = 60, 10, 12
@@ -27,6 +29,8 @@ ON = tuple(number % 4 in (0, 3) for number in range(BLOCKS))
 
 def main(kind: str, folder: Path, group: Path) -> None:
     probe = sys.modules.get("feedrate_probe")  # where it is recorded
+    first = os.environ.get("RANK", "0") == "0"
+    recorder = next((one for one in psutil.Process().parents() if "record" in one.cmdline()), None)
     marks = []
 
     def then(done: int) -> None:
@@ -37,10 +41,12 @@ def main(kind: str, folder: Path, group: Path) -> None:
         if probe is not None and number >= 0:
             on = number == BLOCKS or ON[number]
             probe._events.open = on
-            os.kill(os.getppid(), signal.SIGCONT if on else signal.SIGSTOP)
+            if first and recorder is not None:
+                recorder.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 
     train(kind, folder, AT[-1], then)
-    print(json.dumps(marks), flush=True)
+    if first:
+        print(json.dumps(marks), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 
 from emulator.analysis.drift import drift
 from emulator.analysis.parts import Floats
-from emulator.config.workload import UNLIKE, ReplaySpec, Workload
+from emulator.config.workload import UNLIKE, UNLIKE_READS, Workload
 from emulator.record.result import STORAGE, Flag, HostShare, Point
 from emulator.units import counted, show_bytes, show_rate, show_seconds
 
@@ -219,28 +219,36 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def unlike_job(workload: Workload) -> Flag | None:
-    """The workload's replay had another rate, or other bytes from storage, than the job."""
+    """The workload's replay had another rate, other bytes from storage, or fewer requests than the job."""
     job = workload.job.replay
-    if job is None or job.trusted:
+    if job is None:
         return None
-    sentence = f"The recording is not to be trusted: where it was made, {unlike_words(job)}."
-    return Flag(name="unlike-job", value=abs(job.difference), threshold=UNLIKE, sentence=sentence)
-
-
-def unlike_words(job: ReplaySpec) -> str:
-    """Return a clause that says how the replay differs from the job, and why."""
-    if not job.reads_alike:
-        return (
-            f"storage delivered {job.replay_amplification:.2f} bytes for each byte that the replay read, and "
-            f"{job.amplification:.2f} for the job: {job.why}"
-        )
-    if abs(job.difference) > UNLIKE:
-        rates = f"{job.replay_samples_per_second:.1f} samples/s, not {job.samples_per_second:.1f}"
-        return f"its replay was {percent(job.difference)} than the job ({rates}): {job.why}"
-    return (
-        f"the job opens files again, and so makes up to {job.more_requests:.0%} more requests than its "
-        "replay, each of them a wait where storage answers late"
+    reasons = (
+        (
+            job.reads_ratio,
+            UNLIKE_READS,
+            f"storage delivered {job.replay_amplification or 0:.2f} bytes for each byte that the replay "
+            f"read, and {job.amplification or 0:.2f} for the job",
+        ),
+        (
+            abs(job.difference),
+            UNLIKE,
+            f"its replay was {percent(job.difference)} than the job ({job.replay_samples_per_second:.1f} "
+            f"samples/s, not {job.samples_per_second:.1f})",
+        ),
+        (
+            job.more_requests,
+            UNLIKE,
+            f"the job made up to {job.more_requests:.0%} more requests than its replay, each of them a wait "
+            "where storage answers late",
+        ),
     )
+    for value, threshold, words in reasons:
+        why = f": {job.why}" if job.why else ""
+        sentence = f"The recording is not to be trusted: where it was made, {words}{why}."
+        if flag := above("unlike-job", value, sentence, threshold):
+            return flag
+    return None
 
 
 def unchecked_job(workload: Workload) -> Flag | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,8 +157,8 @@ class AcceleratorSpec:
     """True: all ranks take the same time for a step, as recorded from ranks that wait for each other. False:
     each rank draws its own time, and training waits for the slowest."""
     in_flight: int = 1
-    """Most steps that are submitted to the accelerator and not done: 1 where the host waits for each step,
-    more where launches are queued and the host runs ahead, as with CUDA."""
+    """Steps from one wait of the host for its accelerator to the next: 1 where it waits for each step, more
+    where launches are queued and the host runs ahead, as with CUDA."""
     host_cpu_seconds: Seconds | None = None
     """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.
     None: not known."""
@@ -222,11 +223,12 @@ class ReplaySpec:
         positive(self, "amplification")
 
     @property
-    def reads_alike(self) -> bool:
-        """False if storage delivered more or fewer bytes to the replay, and would limit it differently."""
+    def reads_ratio(self) -> float:
+        """Bytes from storage of the one that took more, for each of the other's; 1 if memory answered."""
         if self.amplification is None or self.replay_amplification is None:
-            return True
-        return 1 / UNLIKE_READS < self.replay_amplification / self.amplification < UNLIKE_READS
+            return 1.0
+        less, more = sorted((self.amplification, self.replay_amplification))
+        return more / less if less else math.inf
 
     @property
     def difference(self) -> float:
@@ -236,7 +238,7 @@ class ReplaySpec:
     @property
     def trusted(self) -> bool:
         """True where the replay is as fast as the job, and takes as much from the storage as often."""
-        return abs(self.difference) <= UNLIKE and self.reads_alike and self.more_requests <= UNLIKE
+        return max(abs(self.difference), self.more_requests) <= UNLIKE and self.reads_ratio <= UNLIKE_READS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

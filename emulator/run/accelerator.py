@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from itertools import count
 from typing import Protocol
@@ -87,16 +86,19 @@ def endless(spec: AcceleratorSpec, seed: int, rank: int) -> Iterator[float]:
 class Accelerator:
     """Emulates compute by sleeping for each of `times`, in seconds.
 
-    The queue holds up to `in_flight` steps; the process sleeps while it is full.
+    The process goes on while steps are queued, and sleeps until all are done after every `in_flight` of them,
+    as a host does that fetches the loss every so many steps. A queue that is never worked off would hide more
+    of storage's delays: simulated jobs were up to 9 % slower than that.
     """
 
     def __init__(self, times: Iterator[float], clock: Clock, in_flight: int = 1) -> None:
         self._times = times
         self._clock = clock
-        self._ends = deque([0.0] * in_flight, in_flight)
+        self._submitted = count(1)
+        self._in_flight = in_flight
 
     def compute(self, begin: float) -> tuple[float, float]:
-        """Queue the step that begins at `begin`, and sleep until there is room for another one.
+        """Queue the step that begins at `begin`, and sleep if it is one that the host waits for.
 
         Return its nominal seconds and its end. A step that should have ended before now ends now.
         """
@@ -105,6 +107,6 @@ class Accelerator:
         # late wake-ups do not add up. 500 relative sleeps of 5 ms drifted by 97 ms on an idle machine, by
         # 2.1 s on a busy one.
         end = max(begin + nominal, self._clock.now())
-        self._ends.append(end)
-        self._clock.sleep_until(self._ends[0])
+        if next(self._submitted) % self._in_flight == 0:
+            self._clock.sleep_until(end)
         return nominal, end

@@ -158,10 +158,13 @@ def test_a_recording_whose_replay_differs_from_its_job_is_flagged():
     assert "20% slower than the job (80.0 samples/s, not 100.0): decoding" in flag.sentence
     twice = replace(job, amplification=1.1, replay_amplification=2.2, why="")
     flag = unlike_job(replace(plain, job=JobSpec(replay=twice)))
-    assert flag is not None and "2.20 bytes for each byte that the replay read, and 1.10 for" in flag.sentence
+    assert flag is not None and flag.value == pytest.approx(2.0) and flag.threshold == 1.5
+    assert "2.20 bytes for each byte that the replay read, and 1.10 for" in flag.sentence
     assert unlike_job(replace(plain, job=JobSpec(replay=replace(twice, replay_amplification=1.4)))) is None
-    flag = unlike_job(replace(plain, job=JobSpec(replay=replace(job, more_requests=0.5))))
-    assert flag is not None and "50% more requests than its replay" in flag.sentence
+    again = replace(job, more_requests=0.5, why="it opens a file twice")
+    flag = unlike_job(replace(plain, job=JobSpec(replay=again)))
+    assert flag is not None and flag.value == 0.5 and flag.threshold == 0.05
+    assert "50% more requests than its replay" in flag.sentence and "opens a file twice" in flag.sentence
     assert unchecked_job(plain) is None
     flag = unchecked_job(replace(plain, job=JobSpec(unchecked="half of it came from memory")))
     assert flag is not None and "half of it came from memory" in flag.sentence

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from emulator.config.workload import load_workload
+from emulator.config.workload import ReplaySpec, load_workload
 from emulator.errors import SpecError
-from emulator.plugins.recorder.check import _more_requests, _pace, _stored
-from emulator.plugins.recorder.observation import Loader, Settings
+from emulator.plugins.recorder.check import _more_requests, _pace, _stored, _why
+from emulator.plugins.recorder.job import Written
+from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.reads import Reads
 from emulator.record.steps import STEP
 
@@ -48,3 +49,19 @@ def test_opening_a_file_again_costs_a_small_sample_more_than_a_large_one(opens, 
     loader = Loader(rank=0, host="", process=1, settings=Settings(batch_size=4), epochs=1, steps=25,
                     samples=100, reads=Reads(files=100, visits=opens * 100))  # fmt: skip
     assert _more_requests(loader, workload) == pytest.approx(more, rel=0.1)
+
+
+@pytest.mark.parametrize(("rate", "also"), [(100.0, False), (80.0, True)])
+def test_why_a_recording_is_not_trusted_is_the_reason_for_it(rate, also, tmp_path):
+    """The flags of a replay that was as fast as the job explain nothing."""
+    loader = Loader(rank=0, host="", process=1, settings=Settings(), epochs=1, steps=9, samples=9,
+                    reads=Reads())  # fmt: skip
+    written = Written(folder=tmp_path, observation=Observation(created="", how="strace"), described=None,
+                      refused="")  # fmt: skip
+    rates = ReplaySpec(
+        samples_per_second=100.0, waited=0.1, replay_samples_per_second=rate, replay_waited=0.1
+    )
+    rows = np.zeros(20, STEP)
+    assert "no reason" in _why(written, loader, rates, rows, [])
+    again = _why(written, loader, replace(rates, more_requests=1.0), rows, ["client"])
+    assert "several times for a sample" in again and ("client" in again) == also

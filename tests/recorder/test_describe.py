@@ -26,7 +26,7 @@ def pieces(size: int, count: int):
 
 def whole(files: int, size: int, times: int = 1) -> Reads:
     return Reads(
-        files=files, files_bytes=files * size, sizes=(size, size), opens=files * times, visits=files * times,
+        files=files, files_bytes=files * size, sizes=(size, size), visits=files * times,
         visit_bytes=files * size * times, visit_size=files * size * times, bytes=files * size * times,
         requests=pieces(size, files * times), heads=pieces(size, files * times),
         runs=pieces(size, files * times),
@@ -126,10 +126,14 @@ def test_read_ahead_is_told_where_it_is_more_than_libraries():
         assert any("asked for came from storage" in line for line in of_loader(loader, STEP, 1)) == told
 
 
-@pytest.mark.parametrize(("ranks", "cores", "most"), [(1, 8, "5 processes"), (6, 8, "6 processes")])
-def test_it_is_said_from_how_many_processes_on_the_job_is_slower_than_its_replay(ranks, cores, most):
+@pytest.mark.parametrize(
+    ("ranks", "most", "took"), [(1, "5 processes", "1 took 19%"), (6, "6 processes", "6 took 112%")]
+)
+def test_it_is_said_from_how_many_processes_on_the_job_is_slower_than_its_replay(ranks, most, took):
     loader = replace(seen(whole(100, 1_000_000), 100), step_cpu_seconds=0.1, batch_cpu_seconds=0.05)
-    assert any(f"with more than {most} on {cores}" in line for line in of_loader(loader, STEP, ranks, cores))
+    told = of_loader(loader, STEP, ranks, cores=8)
+    assert any(f"with more than {most} on 8" in line and f"{took} of them" in line for line in told)
+    assert any("such as gradients" in line for line in told) == (ranks == 1)
 
 
 def test_parts_that_are_read_with_o_direct_are_replayed_so():
@@ -272,7 +276,7 @@ def test_sizes_that_are_all_one_need_no_quantiles():
 def test_a_small_file_beside_those_of_many_samples_holds_none():
     sizes = (600, 54_000, 64_000_000, 67_072_000)
     reads = Reads(
-        files=4, files_bytes=sum(sizes), sizes=sizes, opens=8, visits=8, visit_bytes=100 * 16384,
+        files=4, files_bytes=sum(sizes), sizes=sizes, visits=8, visit_bytes=100 * 16384,
         visit_size=8 * 60_000_000, bytes=100 * 16384, requests=pieces(16384, 100), runs=pieces(16384, 100),
         followed_files=8, followed_bytes=100 * 16384, backward=46,
     )  # fmt: skip

@@ -63,7 +63,7 @@ nonsense
 """
     )
     seven, eight = found.seen(7, {}, False), found.seen(8, {}, False)
-    assert (seven.visits, seven.visit_bytes, seven.visit_size, seven.opens) == (1, 1000, 1000, 1)
+    assert (seven.visits, seven.visit_bytes, seven.visit_size) == (1, 1000, 1000)
     assert seven.runs.count == 1 and seven.requests.count == 2
     assert (eight.bytes, eight.requests.count, eight.runs.count, eight.files_bytes) == (250, 3, 2, 5000)
 
@@ -123,7 +123,7 @@ def test_a_second_number_of_an_open_file_is_the_same_visit(tmp_path):
 7 read(4<{one}>, ""..., 9872) = 9872 <0.000010>
 """
     ).seen(7, {}, False)
-    assert (found.opens, found.visits, found.visit_size, found.runs.count) == (1, 1, 10_000, 2)
+    assert (found.visits, found.visit_size, found.runs.count) == (1, 10_000, 2)
     assert (found.heads.count, found.heads.typical()) == (1, 4096)
 
 

@@ -14,13 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from emulator import live
 from emulator.cli.entry import rank_server
-from emulator.config.workload import ReplaySpec, Workload
+from emulator.config.workload import UNLIKE, ReplaySpec, Workload
 from emulator.dataset.manifest import Manifest, write_manifest
 from emulator.dataset.names import Listed
 from emulator.dataset.table import ROW
@@ -50,29 +49,24 @@ _BYTES_DIFFER = 0.1
 
 
 def check(written: Written, watch: Watch) -> Written:
-    """Return `written` with the rates of job and replay, also in workload.toml, or why there are none."""
+    """Return `written`, whose workload has the rates of job and replay, or why there are none."""
+    described = written.described
+    if described is None:
+        return written
+    workload = described.workload
     try:
-        return _checked(written, watch)
+        job = replace(workload.job, replay=_compared(written, workload, watch))
     except FeedrateError as error:
-        return replace(_with_job(written, unchecked=str(error)), unchecked=str(error))
-
-
-def _with_job(written: Written, **facts: Any) -> Written:
-    """Write these fields of the workload's [job], and return `written` with them."""
-    if written.described is None:
-        return written
-    workload = written.described.workload
-    workload = replace(workload, job=replace(workload.job, **facts))
+        job = replace(workload.job, unchecked=str(error))
+    workload = replace(workload, job=job)
     write_whole(written.folder / WORKLOAD, toml(workload))
-    return replace(written, described=replace(written.described, workload=workload))
+    return replace(written, described=replace(described, workload=workload))
 
 
-def _checked(written: Written, watch: Watch) -> Written:
-    """See `check`. Raises SpecError if the rates cannot be compared, FeedrateError if the replay fails."""
-    described, loader, job = written.described, main_loader(written.observation), written.pace
-    if described is None or loader is None:
-        return written
-    if job is None:
+def _compared(written: Written, workload: Workload, watch: Watch) -> ReplaySpec:
+    """Return the rates. Raises SpecError if they cannot be compared, FeedrateError if the replay fails."""
+    loader, job = main_loader(written.observation), written.pace
+    if job is None or loader is None:
         raise SpecError("too few steps of the job are comparable with a replay", "record more steps")
     if several()[1] > 1:
         raise SpecError(
@@ -80,12 +74,12 @@ def _checked(written: Written, watch: Watch) -> Written:
         )
     if find_spec("torch") is None:
         raise SpecError("a replay needs PyTorch", "pip install 'feedrate[torch]'")
-    stored, ranks = _stored(loader, described.workload), len(main_loaders(written.observation))
+    stored, ranks = _stored(loader, workload), len(main_loaders(written.observation))
     with scratch() as (folder, _), live.silent():
         data, out = folder / "data", folder / "out"
-        files = _link(watch.files(loader.settings), data, described.workload)
-        ahead, batch = described.workload.batches_ahead, described.workload.loader.batch_size
-        epoch = files * described.workload.sample.samples_per_file // (ranks * batch)
+        files = _link(watch.files(loader.settings), data, workload)
+        ahead, batch = workload.batches_ahead, workload.loader.batch_size
+        epoch = files * workload.sample.samples_per_file // (ranks * batch)
         if epoch < 2:
             raise SpecError("the recorded files are too few for two steps", "raise --traced-steps")
         steps = ahead + min(_MOST_STEPS, max(_FEW_STEPS, math.ceil(_SECONDS / job.seconds)))
@@ -110,12 +104,12 @@ def _checked(written: Written, watch: Watch) -> Written:
         replay_waited=replay.waited,
         amplification=stored,
         replay_amplification=point.read_amplification if stored else None,
-        more_requests=_more_requests(loader, described.workload),
+        more_requests=_more_requests(loader, workload),
     )
     if not rates.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
-        rates = replace(rates, why=_why(written, loader, replay, rows, flags))
-    return _with_job(written, replay=rates)
+        rates = replace(rates, why=_why(written, loader, rates, rows, flags))
+    return rates
 
 
 def _stored(loader: Loader, workload: Workload) -> float | None:
@@ -196,9 +190,13 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
     return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds), steps=steps)
 
 
-def _why(written: Written, loader: Loader, replay: Pace, rows: Steps, flags: Sequence[str]) -> str:
-    """Return reasons in the recording why the replay can be faster or slower than the job."""
+def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags: Sequence[str]) -> str:
+    """Return the reasons in the recording why the replay is unlike the job."""
     step, reasons = written.observation.step, []
+    if rates.more_requests > UNLIKE:
+        reasons.append("the job opens a file several times for a sample, the replay once")
+        if replace(rates, more_requests=0.0).trusted:
+            return reasons[0]
     requested = loader.steps * loader.share_read * loader.ahead
     of_job = loader.reads.bytes / requested if requested and loader.reads.bytes else 0.0
     of_replay = float(rows["bytes"].mean())
@@ -214,4 +212,4 @@ def _why(written: Written, loader: Loader, replay: Pace, rows: Steps, flags: Seq
         reasons.append("the job also takes batches of another DataLoader")
     if flags:
         reasons.append(f"the replay has the flags {', '.join(flags)}")
-    return "; ".join(reasons) or f"the recording shows no reason, in {replay.steps} steps of the replay"
+    return "; ".join(reasons) or f"the recording shows no reason, in {len(rows)} steps of the replay"

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from emulator import live
-from emulator.analysis.flags import unlike_words
+from emulator.analysis.flags import unlike_job
 from emulator.errors import FeedrateError
 from emulator.plugins.recorder.describe import main_loader, main_loaders, reads_words, step_words
 from emulator.plugins.recorder.job import Written
@@ -112,20 +112,16 @@ def _say(lines: Iterable[str]) -> None:
 
 def check_lines(written: Written) -> list[str]:
     """Return lines with the rates of job and replay, or with the reason why there is no replay."""
-    if written.unchecked:
-        return [f"  not checked by a replay: {written.unchecked}"]
-    job = written.described.workload.job.replay if written.described else None
-    if job is None:
-        return []
+    workload = written.described.workload if written.described else None
+    if workload is None or (job := workload.job.replay) is None:
+        unchecked = workload and workload.job.unchecked
+        return [f"  not checked by a replay: {unchecked}"] if unchecked else []
     report = [
         f"  your job: {job.samples_per_second:.1f} samples/s, {job.waited:.0%} waiting; its replay here: "
         f"{job.replay_samples_per_second:.1f} ({job.difference:+.1%}), {job.replay_waited:.0%} waiting"
     ]
-    if not job.trusted:
-        report.append(
-            f"  do not trust the recording: {unlike_words(job)}; "
-            "results made with it have the flag unlike-job"
-        )
+    if flag := unlike_job(workload):
+        report.append(f"  {flag.sentence} Results made with it have the flag {flag.name}.")
     return report
 
 
@@ -164,17 +160,17 @@ def lines(written: Written) -> list[str]:
                 f"  beside it: batch size {other.settings.batch_size}, {other.steps} steps: "
                 f"{reads_words(other.reads)}"
             )
-    report += [f"  {line}" for line in (*written.told, *seen.notes)]
+    told = written.described.told if written.described else ()
+    report += [f"  {line}" for line in (*told, *seen.notes)]
     if seen.step is not None:
         step = seen.step
         most = "at most " if step.bound else ""
         report.append(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
-    cost = seen.overhead
-    if cost is not None and cost.step_seconds and cost.traced_step_seconds:
-        slower = cost.traced_step_seconds / cost.step_seconds - 1
+    if seen.step_seconds and seen.traced_step_seconds:
+        slower = seen.traced_step_seconds / seen.step_seconds - 1
         report.append(
-            f"  tracing: {slower:+.1%} ({show_seconds(cost.traced_step_seconds)} from batch to batch while "
-            f"reads were traced, {show_seconds(cost.step_seconds)} afterwards)"
+            f"  tracing: {slower:+.1%} ({show_seconds(seen.traced_step_seconds)} from batch to batch while "
+            f"reads were traced, {show_seconds(seen.step_seconds)} afterwards)"
         )
     if written.described is not None:
         workload = written.described.workload

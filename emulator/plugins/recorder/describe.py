@@ -55,7 +55,6 @@ def main_loader(observation: Observation) -> Loader | None:
         epochs=max(one.epochs for one in alike),
         steps=sum(one.steps for one in alike),
         samples=sum(one.samples for one in alike),
-        seconds=max(one.seconds for one in alike),
         read_steps=sum(round(one.steps * one.share_read) for one in alike),
         ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
         if first.samples
@@ -102,12 +101,11 @@ def describe(observation: Observation, name: str) -> Described:
     prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 0
     recorded = f"recorded on {observation.machine.get('host', loader.host)}, {observation.created}"
     where = "its marks of steps" if settings.marked else "its DataLoader"
-    how = {"strace": "traced system calls", "python": "opened files and /proc/PID/io"}.get(
-        observation.how, observation.how
-    )
+    how = "traced system calls" if observation.how == "strace" else "opened files and /proc/PID/io"
+    each = show_bytes(pattern.access.bytes_read or pattern.sample_bytes)
     workload = Workload(
         name=name,
-        title=f"recorded: {batch} samples a step, {show_bytes(_each(pattern))} each"
+        title=f"recorded: {batch} samples a step, {each} each"
         + (", a bound of the step time" if step.bound else ""),
         sample=pattern.sample(),
         access=pattern.access,
@@ -185,10 +183,6 @@ def size_spec(sizes: Sequence[int], listed: bool = False) -> SizeSpec:
     )  # fmt: skip
 
 
-def _each(pattern: Pattern) -> int:
-    return pattern.access.bytes_read or pattern.sample_bytes
-
-
 def of_loader(
     loader: Loader, step: StepTime, ranks: int, cores: int = 0, buffered: bool = False
 ) -> list[str]:
@@ -231,16 +225,22 @@ def of_loader(
         facts.append(
             f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
         )
+    if ranks == 1:
+        facts.append(
+            "one process was recorded: what several exchange in a step, such as gradients, is in no replay; "
+            "record with as many on a host as you will replay"
+        )
     if loader.cpu_seconds:
         line = (
             f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading, "
             "which a replay does not spend"
         )
-        most = max(ranks, math.floor(cores * step.seconds / loader.cpu_seconds)) if cores else math.inf
+        fit = cores * step.seconds / loader.cpu_seconds if cores else math.inf
+        most = max(ranks, math.floor(fit))
         if most <= _MOST_PROCESSES:
             line += (
                 f": with more than {most} process{'es' if most > 1 else ''} on {cores} cores the job is "
-                "slower than its replay (flag job-cpu)"
+                f"slower than its replay (flag job-cpu); {ranks} took {ranks / fit:.0%} of them"
             )
         facts.append(line)
     return facts
@@ -252,8 +252,9 @@ def step_words(step: StepTime) -> str:
         return f"which includes an unknown time of reads: a step takes {show_seconds(step.seconds)} or less"
     if step.bound and step.steps >= FEW:
         return (
-            "steps without a wait for a batch are unlike the others, perhaps because the host runs ahead of "
-            f"its accelerator: a step takes {show_seconds(step.seconds)} or less; more steps may show it"
+            "in the mean: in long steps the host may wait for an accelerator that it runs ahead of, or "
+            "validate or save, which the recording does not tell apart; in the second case the job is slower "
+            "than its replay on storage that is somewhat slower than this; more steps may show it"
         )
     if step.bound:
         why = (

@@ -26,7 +26,7 @@ from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole, written_by
 from emulator.launch.launched import claims
 from emulator.plugins.recorder.describe import Described, describe, main_loader, reading_seconds
-from emulator.plugins.recorder.observation import Observation, Overhead
+from emulator.plugins.recorder.observation import Observation
 from emulator.plugins.recorder.session import Ran
 from emulator.plugins.recorder.steps import (
     SEEN,
@@ -60,13 +60,10 @@ class Written:
     folder: Path
     observation: Observation
     described: Described | None
-    told: tuple[str, ...]
     refused: str
     """Why there is no workload; empty if there is one."""
     pace: Pace | None = None
     """The job's pace, for comparison with its replay's; None for too few steps."""
-    unchecked: str = ""
-    """Why the requested replay was not made; otherwise empty."""
 
 
 def several() -> tuple[int, int]:
@@ -101,7 +98,7 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
     """Write the recording of `watch`. Raises StorageError, SpecError."""
     pairs = watch.found(socket.gethostname())
     loaders, tables = tuple(loader for loader, _ in pairs), [table for _, table in pairs]
-    notes = []
+    most, notes = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:], []
     if watch.lost:
         notes.append(
             f"{watch.lost} events were lost, because the job made them faster than the recorder read them"
@@ -123,19 +120,11 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
         notes=tuple(notes),
         loaders=loaders,
         rest=watch.rest(),
-        overhead=_overhead(watch, tables, warmup) if ran else None,
+        traced_step_seconds=from_batch_to_batch(most[most["traced"] == 1]),
+        step_seconds=from_batch_to_batch(most[most["traced"] == 0]),
         names=watch.reduction.names or {},
     )
     return put(folder, seen, tables, warmup)
-
-
-def _overhead(watch: Watch, tables: Sequence[Table], warmup: int) -> Overhead:
-    table = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
-    return Overhead(
-        calls=watch.tracer.lines,
-        traced_step_seconds=from_batch_to_batch(table[table["traced"] == 1]),
-        step_seconds=from_batch_to_batch(table[table["traced"] == 0]),
-    )
 
 
 def put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -> Written:
@@ -208,14 +197,11 @@ def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], w
     if described is not None:
         write_whole(folder / RECIPE, toml(described.recipe))
         write_whole(folder / WORKLOAD, toml(described.workload))
-    told = described.told if described else ()
     ahead = described.workload.loader.prefetch if described else 0
-    pace = pace_of(of_main, warmup, ahead, merged.step.in_flight if merged.step else 1)
+    pace = pace_of(of_main, warmup, ahead)
     if pace is not None and merged.step is not None and main is not None and main.settings.marked:
         pace = replace(pace, waited=merged.step.waited)
-    return Written(
-        folder=folder, observation=merged, described=described, told=told, refused=refused, pace=pace
-    )
+    return Written(folder=folder, observation=merged, described=described, refused=refused, pace=pace)
 
 
 def toml(spec: Workload | Recipe) -> str:

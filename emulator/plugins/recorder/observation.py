@@ -59,8 +59,6 @@ class Loader:
     """Samples in the delivered batches, where a batch of the dataset itself counts as one; 0 if unknown."""
     batch_samples: float = 0.0
     """Mean samples of a batch for the job; 0 if unknown."""
-    seconds: float = 0.0
-    """Seconds from the request for the first batch to the request for the last."""
     read_steps: int | None = None
     """Number of steps during which `reads` were seen; None: all."""
     ahead: float = 1.0
@@ -79,11 +77,9 @@ class Loader:
     reads: Reads
 
     def __post_init__(self) -> None:
-        at_least(0, self, "rank", "epochs", "steps", "samples")
         at_least(1, self, "ahead")
-        at_least(
-            0, self, "others", "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes", "batch_samples"
-        )
+        at_least(0, self, "rank", "epochs", "steps", "samples", "batch_samples", "others")
+        at_least(0, self, "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes")
 
     @property
     def share_read(self) -> float:
@@ -116,18 +112,6 @@ class Loader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead:
-    """The cost of recording."""
-
-    calls: int
-    """Number of lines of strace."""
-    traced_step_seconds: float | None = None
-    """Median seconds from batch to batch while calls were traced, after the warm-up."""
-    step_seconds: float | None = None
-    """Median seconds from batch to batch in steps that were not traced, after the warm-up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One recorder's observation of a job, or of one of its ranks."""
 
@@ -151,7 +135,10 @@ class Observation:
     loaders: tuple[Loader, ...] = ()
     rest: Reads = field(default_factory=Reads)
     """Reads for no DataLoader."""
-    overhead: Overhead | None = None
+    traced_step_seconds: float | None = None
+    """Median seconds from batch to batch while calls were traced, after the warm-up; None if unknown."""
+    step_seconds: float | None = None
+    """The same in steps that were not traced."""
     step: StepTime | None = None
     """Step time without waits for data, of the loader that read most bytes; None if unknown."""
     names: Mapping[str, int] = field(default_factory=dict)

@@ -489,10 +489,8 @@ def _order_words(loader: Loader, demand: Demand, order: Order, per_file: int) ->
     went = f"{loader.reads.backward} of about {moves:.0f} moves within a file go back"
     if order == "partly":
         return [f"samples are read neither in order nor at random ({went}); the replay reads them in order"]
-    suggested = "sequential" if loader.settings.sampler == "SequentialSampler" else order
-    if loader.settings.sampler == "RandomSampler":
-        suggested = "random"
-    if suggested != order:
+    named = {"SequentialSampler": "sequential", "RandomSampler": "random"}
+    if named.get(loader.settings.sampler, order) != order:
         said = "at random" if order == "random" else "in order"
         return [f"sampler {loader.settings.sampler}, but samples are read {said} ({went})"]
     return []

@@ -12,6 +12,7 @@ import stat
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,7 +136,6 @@ class Reads:
     """Total size of these files, in bytes."""
     sizes: tuple[int, ...] = ()
     """The file sizes, ascending, in bytes; of more than 257 files their quantiles 0, 1/256 ... 1."""
-    opens: int = 0
     visits: int = 0
     """Number of opens that were followed by a read."""
     visit_bytes: int = 0
@@ -178,7 +178,7 @@ class Reads:
     """True if calls were not traced: only opened files and the bytes of all calls are known."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "files", "files_bytes", "opens", "visits", "visit_bytes", "visit_size", "bytes")
+        at_least(0, self, "files", "files_bytes", "visits", "visit_bytes", "visit_size", "bytes")
         at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
         at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes", "backward")
 
@@ -344,7 +344,6 @@ class Reduction:
         if file is None:
             return
         group = self.group(key)
-        group.totals["opens"] += 1
         (self._direct.add if direct else self._direct.discard)(file.number)
         handle = self._open[process, fd] = _Open(process, path, file, group, at=0)
         self._latest.setdefault(process, deque(maxlen=_LATEST)).appendleft(handle)
@@ -360,7 +359,7 @@ class Reduction:
         if file is None:
             return
         group, size = self.group(key), file.bytes
-        group.totals.update(opens=1, visits=1, visit_bytes=size, visit_size=size, bytes=size)
+        group.totals.update(visits=1, visit_bytes=size, visit_size=size, bytes=size)
         group.devices[file.device] += size
         self._holds(group, file, path)
 
@@ -477,12 +476,10 @@ def _digest(path: bytes) -> bytes:
 def _size_and_device(path: str) -> tuple[int, int]:
     """Return the size and device of a regular data file, or (-1, 0) for anything else."""
     if is_data(path):
-        try:
+        with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116  a million of them
-        except OSError:
-            return -1, 0
-        if stat.S_ISREG(status.st_mode):
-            return status.st_size, status.st_dev
+            if stat.S_ISREG(status.st_mode):
+                return status.st_size, status.st_dev
     return -1, 0
 
 
@@ -516,22 +513,14 @@ def _index_bytes(places: array[int]) -> int:
 
 def _in_memory(path: bytes, size: int) -> tuple[int, int]:
     """Return the numbers of examined pages, in the first 64 MiB of a file, and of those in memory."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0, 0
-    try:
-        return resident_pages(descriptor, 0, min(size, 2**26))
-    except (OSError, FeedrateError):
-        return 0, 0
-    finally:
-        os.close(descriptor)
+    with suppress(OSError, FeedrateError), Path(os.fsdecode(path)).open("rb") as file:
+        return resident_pages(file.fileno(), 0, min(size, 2**26))
+    return 0, 0
 
 
 def _readahead(device: int) -> int:
     """Return the kernel's read-ahead on the device, in bytes; 128 KiB, its default, if unknown."""
     path = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-    try:
+    with suppress(OSError, ValueError):
         return int(path.read_text(encoding="ascii")) * 1024
-    except (OSError, ValueError):
-        return 131072
+    return 131072

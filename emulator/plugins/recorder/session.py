@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import shutil
@@ -37,7 +38,6 @@ _GULP_SECONDS = 0.02
 _END_SECONDS = 5.0
 """Seconds for a tracer to end."""
 _CHUNK = 1 << 20
-_SET_PIPE_SIZE = 1031
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SAME_SECONDS = 0.5
 """Seconds within which two equal signals are one, from the process group and from the supervisor."""
@@ -146,9 +146,7 @@ def _pipe(path: Path) -> int:
     # Also open for writing, so that the pipe has no EOF after its last writer.
     descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     with suppress(OSError):
-        import fcntl
-
-        fcntl.fcntl(descriptor, _SET_PIPE_SIZE, _CHUNK)
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _CHUNK)
     return descriptor
 
 
@@ -237,16 +235,9 @@ def _forwarding(child: list[int]) -> Callable[[int, FrameType | None], None]:
 
 def _in_foreground() -> bool:
     """Return True if a terminal's signal keys reach both this process and the job."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    with suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 @contextmanager

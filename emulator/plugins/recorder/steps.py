@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -10,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.analysis.drift import student_t
 from emulator.config.reader import at_least
 from emulator.run.accelerator import quantiles_of
 
@@ -212,19 +214,17 @@ def settled(epoch: NDArray[np.int32], step: NDArray[np.int32], ahead: int) -> ND
     return after
 
 
-def pace_of(tables: Sequence[Table], warmup: int, ahead: int, in_flight: int = 1) -> Pace | None:
+def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
     """Return the job's pace over steps that are like those of a replay, of all ranks; None for too few.
 
     The first `ahead` batches of an epoch are left out, and steps with unusual waits for another DataLoader.
-    For a host that runs ahead (`in_flight` above 1) only whole periods between two waits for its accelerator
-    count, because such a wait belongs to all steps before it.
+    Only whole periods from one long step to the next count, because it belongs to all steps before it.
     """
-    parts: list[Table] = []
+    parts = [np.zeros(0, SEEN)]
     for table in tables:
         used = untraced(table[warmup:])
-        used = used[_alone(used) & settled(used["epoch"], used["step"], ahead)]
-        parts += _periods(used) if in_flight > 1 else [used]
-    rows = np.concatenate(parts) if parts else np.zeros(0, SEEN)
+        parts.append(_whole(used[_alone(used) & settled(used["epoch"], used["step"], ahead)]))
+    rows = np.concatenate(parts)
     total = float((rows["wait"] + rows["between"]).sum())
     if len(rows) < FEW or not total:
         return None
@@ -246,13 +246,14 @@ def _alone(table: Table) -> NDArray[np.bool_]:
     return whole & usual & (table["other_wait"] <= _SMALL * typical)
 
 
-_PERIODS = 5
-"""Fewest stretches between waits of the host for its accelerator that show a queue."""
+_PERIODS = 3
+"""Fewest stretches between long steps for a slope with an error."""
+_SURE = 0.99
+"""Certainty with which the data refute a queue, or that there is none."""
 _UNLIKE = 0.05
 """Relative difference at which steps that do not wait for a batch are not representative: shorter than all
-steps without their waits, or longer than all with them. The host then waits for its accelerator elsewhere."""
-_OPPOSED = -0.5
-"""Largest correlation and slope of a wait against the time before it, if the sum of both is constant."""
+steps without their waits, or longer than all with them. Also the least share of the time in long steps, for
+them to matter."""
 
 
 def _long(table: Table) -> NDArray[np.intp]:
@@ -264,51 +265,66 @@ def _long(table: Table) -> NDArray[np.intp]:
     return np.flatnonzero(whole & (table["between"] > 2 * float(cycle[whole].mean())))
 
 
-def _periods(table: Table) -> list[Table]:
-    """Return the steps of each epoch after its first wait for the accelerator until the last one."""
-    periods = []
+def _whole(table: Table) -> Table:
+    """Return the steps of each epoch after its first long one until its last, if these are most of them."""
+    periods = [table[:0]]
     for epoch in np.unique(table["epoch"]):
         one = table[table["epoch"] == epoch]
         long = _long(one)
         if len(long):
             periods.append(one[long[0] + 1 : long[-1] + 1])
-    return periods
+    found = np.concatenate(periods)
+    return found if 2 * len(found) > len(table) else table
 
 
 def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
-    """Return seconds of a step on an accelerator that queues steps, and the steps between waits for it.
+    """Return the mean seconds of a step, and the steps that an accelerator queues; None without long steps.
 
-    Between two waits the host submits steps quickly, or as fast as batches arrive; then it waits for the
-    accelerator to finish them. The longer the host took before, the shorter is that wait: the sum is the
-    accelerator's time. If the host instead computes, validates or saves in a long step, the step does not
-    depend on the time before. None in this case, or if it cannot be decided.
+    Two kinds of jobs have a long step now and then. A host may run ahead of its accelerator, submit steps
+    quickly or as fast as batches arrive, and then wait until they are finished: the longer it took before,
+    the shorter is that wait, and the sum is the accelerator's time. Or it computes, validates or saves: the
+    long step then does not depend on the time before. The slope of the long steps against the wait that a
+    queue would have made of them is 1 in the first case and 0 in the second, where None is returned, too. If
+    the data refute neither, 1 step is queued: with the mean as its time a replay is right for both kinds on
+    storage that keeps up or is much slower, and in between for a queue only.
     """
     periods = []
-    for table in tables:
-        table = untraced(table[warmup:])
+    for table in (table[warmup:] for table in tables):
+        alone = _alone(table)
         for before, last in pairwise(_long(table).tolist()):
             part = table[before + 1 : last + 1]
             if part["epoch"][0] != table["epoch"][before] or part["epoch"][-1] != part["epoch"][0]:
                 continue
             # The accelerator is idle until the first batch has arrived.
-            total = float((part["wait"] + part["between"]).sum() - part["wait"][0])
+            host = float(part["wait"][1:].sum() + part["between"][:-1].sum())
             wait = float(part["between"][-1])
-            if part["other_wait"].any() or wait < 2 * total / len(part):
+            if not alone[before + 1 : last + 1].all() or wait < 2 * (host + wait) / len(part):
                 continue  # the queue may have run empty
-            periods.append((len(part), total, wait))
-    if len(periods) < _PERIODS:
+            periods.append((len(part), host, wait, part["traced"].any()))
+    # Ranks wait for each other, so that their periods show no more than those of one.
+    each = len(periods) // max(1, len(tables))
+    if each < _PERIODS:
         return None
-    steps, totals, waits = np.array(periods).T
-    # Remove the effect of the number of steps, which lengthens both.
-    alike = np.stack([np.ones(len(steps)), steps], 1)
-    before_it, wait = (part - alike @ np.linalg.lstsq(alike, part)[0] for part in (totals - waits, waits))
-    if np.median(steps) < 2 or not wait.std() or not before_it.std():
+    steps, hosts, waits, traced = np.array(periods).T
+    if np.median(steps) < 2 or waits.sum() < _UNLIKE * (hosts + waits).sum():
         return None
-    opposed = float(np.corrcoef(before_it, wait)[0, 1])
-    slope = opposed * float(wait.std() / before_it.std())
-    if max(opposed, slope) > _OPPOSED:
-        return None
-    return float(totals.sum() / steps.sum()), int(np.median(steps))
+    # Traced steps take the host longer, and so tell more than others of a wait for an accelerator.
+    used = traced == traced.min()
+    seconds = float((hosts + waits)[used].sum() / steps[used].sum())
+    slope, error = _slope(seconds * steps - hosts, waits)
+    reach = student_t(_SURE, each - 2) * error * math.sqrt(len(tables))
+    if 1 - reach <= slope <= reach:
+        return seconds, 1
+    return (seconds, int(np.median(steps))) if slope > 0.5 else None
+
+
+def _slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the slope of `y` against `x` by least squares, and its standard error; infinite for one `x`."""
+    x, y = x - x.mean(), y - y.mean()
+    if not (spread := float(x @ x)):
+        return 0.5, math.inf
+    slope = float(x @ y) / spread
+    return slope, math.sqrt(float(np.square(y - slope * x).sum()) / (len(x) - 2) / spread)
 
 
 def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:
@@ -330,8 +346,12 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         waited=float((whole["wait"] + whole["other_wait"]).sum() / cycles.sum()) if cycles.sum() else 0.0,
         traced=bool(whole["traced"].any()),
     )
+    at_least = float(np.median(whole["between"] - whole["other_wait"]))
     if not in_turn and (ahead := queued(tables, warmup)):
-        return timing(seconds=ahead[0], in_flight=ahead[1], steps=len(cycles))
+        seconds, in_flight = ahead
+        return timing(
+            seconds=seconds, in_flight=in_flight, bound=in_flight == 1, at_least=at_least, steps=len(cycles)
+        )
     most, like = float(cycles.mean()), True
     if in_turn:
         times = np.concatenate([table["between"][_alone(table)] for table in used])
@@ -340,7 +360,6 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         if len(times):
             most, like = _compared(used, times)
     if len(times) < few or not like:
-        at_least = float(np.median(whole["between"] - whole["other_wait"]))
         return timing(seconds=most, bound=True, at_least=at_least, steps=len(times))
     return timing(
         seconds=float(times.mean()), steps=len(times), in_turn=in_turn, quantiles=quantiles_of(times)
@@ -379,11 +398,7 @@ def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
 
 def _compared(tables: Sequence[Table], times: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the mean seconds from batch to batch, and whether the fed steps' `times` are representative."""
-    alone = np.concatenate([table[_alone(table)] for table in tables])
-    periods = np.concatenate(
-        [alone[:0], *(part for table in tables for part in _periods(table[_alone(table)]))]
-    )
-    alone = periods if 2 * len(periods) > len(alone) else alone
+    alone = np.concatenate([_whole(table[_alone(table)]) for table in tables])
     most = float((alone["wait"] + alone["between"]).mean())
     return most, bool((1 - _UNLIKE) * alone["between"].mean() < times.mean() < (1 + _UNLIKE) * most)
 
@@ -394,13 +409,11 @@ def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTim
     Without `workers` the job reads and computes in turn, and computes the rest of the time. With workers the
     step time is a bound if reads are under way for most of the time.
     """
-    if reading is None:
+    share = min(1.0, (reading or 0.0) / max(1, workers) / step.seconds) if step.seconds else 0.0
+    if reading is None or (workers and share > _BUSY):
         return replace(step, bound=True, in_turn=False, quantiles=())
-    share = min(1.0, reading / max(1, workers) / step.seconds) if step.seconds else 0.0
     if workers:
-        return replace(
-            step, bound=share > _BUSY, in_turn=False, quantiles=() if share > _BUSY else step.quantiles
-        )
+        return replace(step, in_turn=False)
     left = 1 - share
     quantiles = tuple(left * time for time in step.quantiles)
     return replace(step, seconds=left * step.seconds, waited=share, in_turn=True, quantiles=quantiles)

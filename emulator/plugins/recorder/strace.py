@@ -67,20 +67,13 @@ _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
 _PLACE = re.compile(rb", \d+, (\d+)(?:, \w+)?\) += ")
 """Offset of pread64, preadv and preadv2, after the number of bytes or buffers."""
 _MAPPED = re.compile(rb"\w+, (\d+), (\S+), (\S+), (\d+)<(/.*)>, (\w+)\)")
-_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
-_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
 
 
 def plain(path: bytes) -> bytes:
-    """Return a path without strace's escapes."""
+    """Return a path without strace's escapes, which are C's."""
     if b"\\" not in path:
         return path
-
-    def one(match: re.Match[bytes]) -> bytes:
-        inner = match[1]
-        return bytes([int(inner, 8) & 255]) if inner[:1].isdigit() else _LETTERS.get(inner, inner)
-
-    return _ESCAPE.sub(one, path)
+    return path.decode("unicode_escape", "replace").encode("latin-1", "replace")
 
 
 class Tracer:
@@ -95,7 +88,6 @@ class Tracer:
         """Parents of processes."""
         self.asynchronous: set[int] = set()
         """Processes that set up io_uring or libaio, whose reads are not among the traced calls."""
-        self.lines = 0
         self.strace = 0
         """Process ID of strace; 0 until /proc of a traced process shows it."""
         self._group = group
@@ -104,7 +96,7 @@ class Tracer:
         self._pending: dict[int, bytes] = {}
         self._rest = b""
         self._calls: dict[bytes, Callable[[int, bytes], None]] = {
-            **dict.fromkeys((b"read", b"readv"), self._read),
+            **dict.fromkeys((b"read", b"readv"), self._reads),
             **dict.fromkeys((b"pread64", b"preadv", b"preadv2"), self._pread),
             b"lseek": self._lseek,
             **dict.fromkeys((b"open", b"openat", b"openat2"), self._opened),
@@ -129,7 +121,6 @@ class Tracer:
         number, _, rest = line.partition(b" ")
         if not number.isdigit():
             return
-        self.lines += 1
         thread, rest = int(number), rest.lstrip()
         if rest.endswith(b"<unfinished ...>"):
             if len(self._pending) < _MOST_PROCESSES:
@@ -147,14 +138,12 @@ class Tracer:
         found = self._process.get(thread)
         if found is None:
             found = thread
-            try:
+            with suppress(OSError, ValueError, KeyError):
                 status = Path(f"/proc/{thread}/status").read_text(encoding="utf-8", errors="replace")
                 facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
                 found = int(facts["Tgid"])
                 self.strace = self.strace or int(facts["TracerPid"])
                 self._started(found, int(facts["PPid"]))
-            except (OSError, ValueError, KeyError):
-                pass
             if len(self._process) < _MOST_PROCESSES:
                 self._process[thread] = found
         return found
@@ -166,15 +155,12 @@ class Tracer:
     def _key(self, process: int) -> object:
         return self._group(process) if process not in self._reading else (process, self._reading[process])
 
-    def _read(self, thread: int, text: bytes) -> None:
-        self._reads(thread, text, None)
-
     def _pread(self, thread: int, text: bytes) -> None:
         found = _PLACE.search(text)
         if found:
             self._reads(thread, text, int(found[1]))
 
-    def _reads(self, thread: int, text: bytes, at: int | None) -> None:
+    def _reads(self, thread: int, text: bytes, at: int | None = None) -> None:
         where, result = _AT.match(text), _RESULT.search(text)
         if where is None or result is None:
             return

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -142,11 +143,10 @@ def _events(tokens: Iterable[tuple[str, Any]], path: Path) -> Iterator[dict[str,
 
 
 def _number(event: Mapping[str, Any], name: str) -> float:
-    try:
+    with suppress(TypeError, ValueError, OverflowError):
         value = float(event.get(name, "nan"))
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-    return value if abs(value) < 1e18 else math.nan
+        return value if abs(value) < 1e18 else math.nan
+    return math.nan
 
 
 def chrome_steps(path: Path) -> tuple[Table, bool, bool, int]:
@@ -291,7 +291,7 @@ def darshan_reads(path: Path) -> Loader:
     found = reduction.seen("", {}, False)
     if not found.bytes:
         raise SpecError(f"{path}: nothing was read", "the log is of a job that only wrote, or it is damaged")
-    found = replace(found, opens=visits, visits=visits, visit_size=max(size_of_visits, found.visit_bytes))
+    found = replace(found, visits=visits, visit_size=max(size_of_visits, found.visit_bytes))
     return Loader(
         rank=0, host="", process=0, settings=Settings(), epochs=1, steps=found.files, samples=found.files,
         reads=found,

@@ -248,7 +248,6 @@ class Watch:
                 steps=steps,
                 samples=sum(track.samples for track in tracks),
                 batch_samples=float(table["samples"].mean()),
-                seconds=float(table["asked"].max(initial=0.0)),
                 read_steps=got,
                 ahead=requested / got if got else 1.0,
                 others=float(np.median(table["others"])),

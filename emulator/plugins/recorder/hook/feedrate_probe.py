@@ -84,7 +84,8 @@ class _Events:
 
 _events: _Events | None = None
 _marks = False
-_loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+"""Number and present epoch of each loader."""
 _count = 0
 _lock = threading.Lock()
 
@@ -111,9 +112,7 @@ def install() -> Callable[[], None]:
     else:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
-
-        def undo() -> None:
-            finder.undo()
+        undo = finder.undo
 
     def end() -> None:
         if _events is not None:
@@ -174,7 +173,7 @@ def patch(module: Any) -> Callable[[], None]:
     base, worker = module._BaseDataLoaderIter, module._utils.worker
     before = (base.__init__, base.__next__, base._reset, worker._worker_loop)
     if getattr(base, "_feedrate", False):
-        return lambda: None
+        return _nothing
     begin, following, reset, loop = before
 
     @functools.wraps(begin)
@@ -255,18 +254,14 @@ def patch(module: Any) -> Callable[[], None]:
     return undo
 
 
-_epochs: dict[int, int] = {}
-
-
 def _begin_epoch(iterator: Any, loader: Any) -> None:
     global _count
     with _lock:
-        number = _loaders.get(loader)
-        if number is None:
-            number = _loaders[loader] = _count
+        if loader not in _loaders:
+            _loaders[loader] = [_count, -1]
             _count += 1
-        epoch = _epochs.get(number, -1) + 1
-        _epochs[number] = epoch
+        _loaders[loader][1] += 1
+        number, epoch = _loaders[loader]
     iterator._feedrate_loader, iterator._feedrate_epoch, iterator._feedrate_step = number, epoch, 0
     iterator._feedrate_asks = loader  # until it is described: a loop may keep only its iterator
 
@@ -290,9 +285,8 @@ def mark_step(samples: int = 1) -> None:
             number, _count = _count, _count + 1
         _marked[process] = [number, 0]
         facts = {"batch_size": int(samples), "marked": True}
-        torch = str(getattr(sys.modules.get("torch"), "__version__", ""))
-        events.facts(k="l", p=process, l=number, e=0, rank=_rank(), f=facts, w=[],
-                     t=threading.get_native_id(), torch=torch)  # fmt: skip
+        events.facts(k="l", p=process, l=number, rank=_rank(), f=facts, w=[],
+                     t=threading.get_native_id(), torch=_torch())  # fmt: skip
         if _marks:
             _mark(2 * number)
     number, step = _marked[process]
@@ -301,6 +295,10 @@ def mark_step(samples: int = 1) -> None:
         _describe_device(events)
     events.facts(k="s", p=process, l=number, e=0, i=step, a=now, g=now + 1, r=1, s=step + 1, n=int(samples),
                  c=time.process_time_ns())  # fmt: skip
+
+
+def _torch() -> str:
+    return str(getattr(sys.modules.get("torch"), "__version__", ""))
 
 
 def _ready(iterator: Any) -> int:
@@ -369,24 +367,18 @@ def _describe(iterator: Any, number: int) -> None:
     if _events is None:
         return
     batching, sampler = _asked_of(loader)
-    known = [cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS]
-    kind = known[0] if known else type(sampler).__name__
+    kind = next((cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS), "custom")
     iterable = getattr(iterator, "_dataset_kind", 0) == 1
     size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
     if iterable:
         kind = "iterable"
-    elif kind not in _SAMPLERS:
-        kind = "custom"
     elif kind == "DistributedSampler" and not getattr(sampler, "shuffle", True):
         kind = "SequentialSampler"
     length = -1
     if not iterable:
-        try:
+        with contextlib.suppress(Exception):  # it may have no length
             length = len(loader.dataset)
-        except Exception:  # noqa: BLE001  the job may have no length
-            length = -1
     pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-    torch = sys.modules.get("torch")
     facts = {
         "batch_size": size if isinstance(size, int) else 0,
         "workers": int(iterator._num_workers),
@@ -397,21 +389,18 @@ def _describe(iterator: Any, number: int) -> None:
         "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
         "auto_collation": bool(iterator._auto_collation),
     }
-    version = str(getattr(torch, "__version__", ""))
-    _events.facts(k="l", p=os.getpid(), l=number, e=iterator._feedrate_epoch, rank=_rank(), f=facts,
-                  torch=version, w=pids[:256])  # fmt: skip
-    for start in range(256, len(pids), 256):
-        _events.facts(k="l", p=os.getpid(), l=number, e=iterator._feedrate_epoch, w=pids[start : start + 256])
+    more = {"rank": _rank(), "f": facts, "torch": _torch()}
+    for start in range(0, max(1, len(pids)), 256):
+        _events.facts(k="l", p=os.getpid(), l=number, w=pids[start : start + 256], **more)
+        more = {}
 
 
 def _describe_device(events: _Events) -> None:
     """Report the accelerator that this process has initialised, if any."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    try:
+    with contextlib.suppress(Exception):  # a driver's trouble is not the job's
         if cuda is not None and cuda.is_initialized():
             events.facts(k="d", p=os.getpid(), name=str(cuda.get_device_name(cuda.current_device())))
-    except Exception:  # noqa: BLE001  a driver's trouble is not the job's
-        return
 
 
 # ---- Files, if system calls are not traced.
@@ -457,16 +446,11 @@ def usage(process: str) -> dict[str, int]:
     faults that waited for storage. ticks: user + system time, in the kernel's ticks.
     """
     counters: dict[str, int] = {}
-    try:
-        with open(process + "/io", "rb", buffering=0) as file:  # noqa: PTH123
-            lines = dict(line.split(b": ") for line in file.read(4096).splitlines())
+    unknown = contextlib.suppress(OSError, ValueError, KeyError, IndexError)
+    with unknown, open(process + "/io", "rb", buffering=0) as file:  # noqa: PTH123
+        lines = dict(line.split(b": ") for line in file.read(4096).splitlines())
         counters.update(calls=int(lines[b"rchar"]), storage=int(lines[b"read_bytes"]))
-    except (OSError, ValueError, KeyError):
-        pass
-    try:
-        with open(process + "/stat", "rb", buffering=0) as file:  # noqa: PTH123
-            fields = file.read(4096).rpartition(b") ")[2].split()
+    with unknown, open(process + "/stat", "rb", buffering=0) as file:  # noqa: PTH123
+        fields = file.read(4096).rpartition(b") ")[2].split()
         counters.update(faults=int(fields[9]), ticks=int(fields[11]) + int(fields[12]))
-    except (OSError, ValueError, IndexError):
-        pass
     return counters
