@@ -80,8 +80,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     now = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
     kind, fed, starved = _kind(now, ranks, behind, threshold)
     low, n_au, high = now.n_au
-    # Never a number that its own runs deny: `whole_accelerators` is then `fed` at least, and not `starved`.
-    n_au = min(max(n_au, fed or 0), max(0.99 * (starved or math.inf), (starved or math.inf) - 0.51))
+    n_au = _undenied(n_au, fed, starved)
     known = kind == "knee"
     count, mean = means(ranks, [run.efficiency for run in runs])
     flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.deviation)
@@ -96,6 +95,12 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
         sentence="",
     )
     return replace(found, sentence=_sentence(found, points, threshold))
+
+
+def _undenied(n_au: float, fed: int | None, starved: int | None) -> float:
+    """Return the knee nearest to `n_au` that stands for `fed` accelerators or more, below `starved`."""
+    n_au = max(n_au, fed or 0)
+    return n_au if starved is None else min(n_au, max(0.99 * starved, starved - 0.51))
 
 
 def asked(points: Sequence[Point]) -> float:
