@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-container test-device test-latency test-ceph test-dlio test-faults test-mlperf test-record test-browser
+.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-container test-device test-latency test-ceph test-dlio test-faults test-mlperf test-record test-browser test-explore
 
 install: $(INSTALLED)
 
@@ -54,6 +54,10 @@ dist: $(INSTALLED)
 # What takes minutes: kills by the dozen, clusters, the wheel beside other packages. CI runs it too.
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long
+
+# Property tests on examples that are new each time; make test draws the same ones.
+test-explore: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile explore
 
 # The fault campaign: ten minutes of cases by the thousand, with the table of cases and failures; then, as root, mounts
 # that stop answering and power cuts (python3-fusepy, fuse3). FEEDRATE_FAULTS_SEED=N, FEEDRATE_FAULTS_SECONDS=N.
