@@ -6,9 +6,13 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+import yaml
+
+import emulator
 
 ROOT = Path(__file__).resolve().parents[2]
 HUGGING_FACE = "datasets==5.2.0"
@@ -33,9 +37,21 @@ def test_the_wheel_holds_one_top_level_module_and_the_content(wheel):
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.startswith("feedrate-")} == {"emulator"}
     content = [*(ROOT / "workloads").rglob("*.toml"), *(ROOT / "datasets").rglob("*.*")]
-    content += [*(ROOT / "launch").iterdir(), *(ROOT / "results" / "systems").glob("*.toml")]
+    content += [path for path in (ROOT / "launch").iterdir() if path.is_file()]
+    content += (ROOT / "results" / "systems").glob("*.toml")
     assert {f"emulator/content/{path.relative_to(ROOT)}" for path in content} <= set(names)
     assert "emulator/py.typed" in names
+
+
+def test_the_conda_recipe_has_the_version_and_dependencies_of_setup_cfg():
+    recipe = yaml.safe_load((ROOT / "launch" / "conda" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == emulator.__version__
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    needed = {f"python {setup['options']['python_requires']}"}
+    needed |= {need.replace(">", " >") for need in setup["options"]["install_requires"].split()}
+    needed |= {need.replace(">", " >") for need in setup["options.extras_require"]["mpi"].split()}
+    assert {*recipe["requirements"]["run"]} == needed | {"__linux"}
 
 
 @pytest.mark.long
