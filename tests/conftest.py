@@ -8,7 +8,7 @@ import pytest
 from command import feedrate, warm
 
 # A deadline per example is a wall-clock limit: tests run beside each other on two cores would fail by chance.
-# The default examples are the same each time, so that a test that fails was broken by the change; test-explore draws new ones.
+# The same examples each time, so that a failing test was broken by the change; test-explore draws new ones.
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile("same")

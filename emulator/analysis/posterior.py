@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -145,11 +144,15 @@ def posterior(
     log_y, loose = np.log(middle), (half / middle) ** 2
     bounds = math.log(0.5), math.log(4 * maximum)
     scales, which = np.linspace(*bounds, SCALES), np.arange(len(shapes()))
-    for weigh in (_roughly, _fully, _fully, _fully):
-        found, evidence = weigh(_grid(log_n, log_y, loose, threshold, scales, which), threshold)
-        scales = _closer(found, scales, bounds)
-        mass = np.bincount(found.shape, weights=found.weight, minlength=len(shapes()))
-        which = np.flatnonzero(mass > 1e-5)
+    grid = _grid(log_n, log_y, loose, threshold, scales, which)
+    rough = _rough(grid)
+    weight = np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=0)
+    log_scale, shape, weight = grid.log_scale, grid.shape, weight / weight.sum()
+    for _ in range(3):
+        scales = _closer(log_scale, weight, scales, bounds)
+        which = np.flatnonzero(np.bincount(shape, weights=weight) > 1e-5)
+        found, evidence = _fully(_grid(log_n, log_y, loose, threshold, scales, which), threshold)
+        log_scale, shape, weight = found.log_scale, found.shape, found.weight
     if not len(log_n):
         return found
     prior = math.log((bounds[1] - bounds[0]) * CURVELESS / (1 - CURVELESS)) - evidence
@@ -171,12 +174,11 @@ def posterior(
     )
 
 
-def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Floats:
+def _closer(log_scale: Floats, weight: Floats, scales: Floats, bounds: tuple[float, float]) -> Floats:
     """Values of ln K for the next pass: some where anything is left, as many again where most of it is."""
-    ends_of = partial(weighted_quantiles, found.log_scale, found.weight)
     grids = []
-    for ends in (ends_of((5e-4, 1 - 5e-4)), ends_of((0.01, 0.99))):
-        at = np.searchsorted(scales, ends)
+    for part in (5e-4, 0.01):
+        at = np.searchsorted(scales, weighted_quantiles(log_scale, weight, (part, 1 - part)))
         low, high = scales[max(0, at[0] - 2)], scales[min(len(scales) - 1, at[1] + 1)]
         grids.append(np.linspace(max(low, bounds[0]), min(high, bounds[1]), SCALES // 3))
     return np.unique(np.concatenate(grids))
@@ -199,24 +201,6 @@ class _Grid:
         return _Grid(
             self.log_scale[keep], self.shape[keep], self.log_prior[keep], self.off[:, keep], self.far[:, keep]
         )
-
-
-def _roughly(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
-    """A rough posterior to refine the grid by; without deviation and evidence."""
-    rough = _rough(grid)
-    weight = np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=0)
-    unknown = np.zeros_like(weight)
-    found = Posterior(
-        threshold=threshold,
-        log_scale=grid.log_scale,
-        shape=grid.shape,
-        weight=weight / weight.sum(),
-        ahead=unknown,
-        loose=unknown,
-        deviation=math.nan,
-        drift=math.nan,
-    )
-    return found, math.nan
 
 
 def _fully(grid: _Grid, threshold: float) -> tuple[Posterior, float]:

@@ -64,8 +64,8 @@ class Belief:
 
     n_au: tuple[float, float, float]
     """The 95 % interval of N_AU and its middle; below 1 where even one process is under the threshold."""
-    n_saturation: tuple[float, float, float]
-    """The same of N* = C / r; wide until some point is saturated."""
+    n_saturation: float
+    """Median of N* = C / r; little is known of it until some point is saturated."""
     beyond: float
     """Probability that N_AU is at or above the maximum."""
     below: float
@@ -112,10 +112,10 @@ def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
         [run.slack for run in history],
     )
     log_knee = found.log_n_au
-    low_limit, limit, high_limit = found.quantiles(found.log_n_saturation, INTERVAL)
+    (limit,) = found.quantiles(found.log_n_saturation, INTERVAL[1:2])
     return Belief(
         n_au=_within(found, *found.quantiles(log_knee, INTERVAL)),
-        n_saturation=(low_limit, limit, high_limit),
+        n_saturation=limit,
         beyond=float(found.weight[log_knee >= math.log(search.maximum)].sum()),
         below=float(found.weight[log_knee < 0].sum()),
         posterior=found,

@@ -23,7 +23,7 @@ from emulator.record.machine import cores
 from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.answer import answer_lines
-from emulator.sweep.ask import STORAGE, Answer, answer_in
+from emulator.sweep.ask import STORAGE, Answer, answer_in, storage_is_known
 from emulator.sweep.ask import ask as find_answer
 from emulator.sweep.asked_data import Question
 from emulator.units import parse_seconds, show_seconds
@@ -73,7 +73,7 @@ def ask(
     )
     if question.seconds < 20:
         raise SpecError(f"--within {within} is too short to measure anything", "give it 1min or more")
-    begin = time.monotonic()
+    begin, status = time.monotonic(), 0
     if started_by_mpi():
         find_answer(question, world())
         if live.launched():
@@ -82,10 +82,12 @@ def ask(
         loader = "direct" if find_spec("torch") is None else "torch"
         preload = Preload(rank_server, [sweep_ranks], loader)
         status = launch(up_to, options.words_with(question.out), question.out, preload)
-        if status:
+        if status and (force or not storage_is_known(question.out)):  # an older answer may be in OUT
             raise typer.Exit(status)
     answer = answer_in(question.out)
     _say(question, answer, time.monotonic() - begin)
+    if status:  # the trainings failed
+        raise typer.Exit(status)
     gate.leave(answer.storage)
 
 

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 
 from emulator.analysis.bound import LIMIT_NAMES, cores_of_others
+from emulator.analysis.evidence import held
 from emulator.analysis.knee import whole_accelerators
-from emulator.record.result import STORAGE, Point, RunResult
+from emulator.record.result import STORAGE, Knee, KneeKind, Point, RunResult
 from emulator.sweep.ask import Answer
 from emulator.sweep.asked_data import Question
 from emulator.sweep.schedule import fed_between
@@ -56,14 +57,14 @@ def _named(count: int, name: str) -> str:
 
 def _storage_says(question: Question, result: RunResult, by_pytorch: int) -> str:
     """Return what the storage feeds: where its own runs leave it open, `by_pytorch` at least."""
-    place, knee = question.place, result.knee
+    place, knee = question.place, result.knee or _of_one_count(result, question)
     fed, _ = fed_between(result.points, question.workload.training.au_threshold)
 
     def feeds(count: int) -> str:
         job = question.workload.title.partition(",")[0]
         return f"{_named(count, question.workload.accelerator.name)} ({job})"
 
-    if knee is None or knee.kind == "beyond":
+    if knee.kind == "beyond":
         return f"{place} feeds at least {feeds(fed)}: the largest count that was run."
     if knee.kind == "knee" and knee.n_au and knee.interval:
         low, high = map(whole_accelerators, knee.interval)
@@ -72,7 +73,7 @@ def _storage_says(question: Question, result: RunResult, by_pytorch: int) -> str
     if knee.kind == "below":
         return f"{place} does not feed {feeds(min(point.ranks for point in result.points))}."
     fed = max(knee.fed or 0, by_pytorch)
-    why = "the runs differ too much"
+    why = "the runs differ too much" if result.knee else "there was time for one count"
     if knee.kind == "at-least":
         why = "the client was the limit" + " beyond" * bool(fed)
     starved = knee.starved if knee.starved and knee.starved > fed else None
@@ -81,6 +82,16 @@ def _storage_says(question: Question, result: RunResult, by_pytorch: int) -> str
     if starved:
         return f"{place} feeds fewer than {feeds(starved)}: {why}."
     return f"Whether {place} feeds {feeds(1)} is not known: {why}."
+
+
+def _of_one_count(result: RunResult, question: Question) -> Knee:
+    """Return what runs of a single count, which have no knee, say of the counts that are fed."""
+    free = [point for point in result.points if not held(point)]
+    fed, starved = fed_between(free, question.workload.training.au_threshold)
+    kind: KneeKind = "beyond" if fed else "below" if starved == 1 else "not-identifiable"
+    if not free:
+        kind, starved = "at-least", 0
+    return Knee(kind=kind, n_au=None, n_saturation=None, interval=None, starved=starved, sentence="")
 
 
 def _storage_limit(result: RunResult) -> str:

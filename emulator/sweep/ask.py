@@ -16,24 +16,29 @@ from emulator import live
 from emulator.analysis.knee import whole_accelerators
 from emulator.analysis.search import KneeSearch
 from emulator.config.storage import Place
+from emulator.config.workload import Workload
 from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.errors import DatasetError, SpecError
+from emulator.record.machine import memory_bytes
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob, mismatch
 from emulator.sweep.adaptive import Adaptive
-from emulator.sweep.asked_data import Data, Question, place_of_data, probe, recipe_of, remove_data
+from emulator.sweep.asked_data import Data, Probed, Question, place_of_data, probe, recipe_of, remove_data
 from emulator.sweep.leader import Leader
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Halving, Schedule, fed_between
-from emulator.units import counted, show_bytes, show_seconds
+from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 STORAGE, PYTORCH = "storage", "pytorch"
 """Folders of the results in OUT: with the direct loader, and with the torch loader."""
 POINT_SECONDS = 4.0
 """Seconds of compute in a point: short, so that several fit into minutes."""
+LEAST_STEPS = 4
+SLOWEST = 1 / 6
+"""Largest share of the time for one point, if it has more than LEAST_STEPS steps."""
 _SWEEPING = 0.6
 """Share of the time after generating the data for the storage's knee; the rest is for PyTorch's counts."""
 
@@ -48,10 +53,15 @@ class Answer:
     """Counts with the torch loader; None without PyTorch, or without time for it."""
 
 
+def storage_is_known(out: Path) -> bool:
+    """Return True if the storage's knee was measured in the folder `out`. Raises StorageError, SpecError."""
+    return (out / STORAGE / RESULT).is_file() and read_result(out / STORAGE).status == "complete"
+
+
 def answer_in(out: Path) -> Answer:
     """Return the answer whose results are in the folder `out`. Raises StorageError, SpecError."""
-    both = (out / PYTORCH / RESULT).is_file()
-    return Answer(storage=read_result(out / STORAGE), pytorch=read_result(out / PYTORCH) if both else None)
+    pytorch = read_result(out / PYTORCH) if (out / PYTORCH / RESULT).is_file() else None
+    return Answer(storage=read_result(out / STORAGE), pytorch=pytorch if pytorch and pytorch.points else None)
 
 
 def ask(question: Question, comm: Comm) -> None:
@@ -63,13 +73,14 @@ def ask(question: Question, comm: Comm) -> None:
     end = time.monotonic() + question.seconds
     where = place_of_data(question.place)
     data = None if where is question.place else Data(where, recipe_of(question.workload), question)
-    ranks, depth = probe(data.dataset if data else _given(where, question), question)
+    probed = probe(data.dataset if data else _given(where, question), question)
+    ranks = probed.ranks
     if data and (question.force or not (question.out / STORAGE / RESULT).is_file()):
         data.grow(ranks, end)
     while True:
         question = replace(question, force=question.force or _of_other_data(question.out, where))
         largest = _largest(question, where, comm)
-        storage = _storage_knee(question, where, largest, depth, (end - time.monotonic()) * _SWEEPING, comm)
+        storage = _storage_knee(question, where, largest, probed, (end - time.monotonic()) * _SWEEPING, comm)
         fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
         ranks *= 2  # one process, the probe, got less than the storage can deliver
         known = fed < largest or largest == min(comm.size, question.up_to)
@@ -79,7 +90,7 @@ def ask(question: Question, comm: Comm) -> None:
         live.say("PyTorch is not installed here: trainings are not measured")
     else:
         left = end - time.monotonic()
-        _pytorch_counts(question, where, _fed(storage), left, comm)
+        _pytorch_counts(question, where, storage, probed, left, comm)
     # After an error the data stay: the same command with the same --out continues with them.
     if data and not question.keep:
         remove_data(where)
@@ -119,15 +130,18 @@ def _largest(question: Question, where: Place, comm: Comm) -> int:
     return largest
 
 
-def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJob:
+def _job(question: Question, where: Place, name: str, loader: str, rate: float) -> TrainingJob:
+    """Return the job of a sweep whose slowest rank reads at `rate` bytes/s."""
     workload = question.workload
     # Points are too short for a pause between epochs: read across the end of an epoch.
     workload = replace(workload, access=replace(workload.access, refill="never"))
     # A share of the total time, not of the time left: a resumed call needs points of the same length.
     seconds = min(POINT_SECONDS, question.seconds / 12)
     step = max(1e-3, workload.accelerator.step_seconds)
-    # With as few steps as prefetched batches AU means nothing, and the answer rests on throughput.
-    steps = max(math.ceil(seconds / step), 4)
+    # On slow storage such a point would take all of the time. With few steps AU means nothing, and the answer
+    # rests on throughput.
+    batch = workload.loader.batch_size * workload.sample_read.bytes_mean
+    steps = max(LEAST_STEPS, min(math.ceil(seconds / step), int(SLOWEST * question.seconds * rate / batch)))
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,
         epochs=None, steps=steps, out=question.out / name, force=question.force, command=question.command,
@@ -136,10 +150,10 @@ def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJo
 
 
 def _storage_knee(
-    question: Question, where: Place, largest: int, depth: int, seconds: float, comm: Comm
+    question: Question, where: Place, largest: int, probed: Probed, seconds: float, comm: Comm
 ) -> RunResult:
-    """Search for the storage's knee with `depth` requests in flight per rank."""
-    job = _job(question, where, STORAGE, "direct")
+    """Search for the storage's knee with as many requests in flight per rank as the probe advises."""
+    job, depth = _job(question, where, STORAGE, "direct", probed.rate), probed.depth
     if job.resume:
         depth = read_result(job.out).workload["loader"]["workers"]
     loader = replace(job.workload.loader, workers=depth)
@@ -154,14 +168,33 @@ def _storage_knee(
     return _measured(job, Adaptive(search, MonotonicClock(), repeats=1, budget=seconds), comm)
 
 
-def _pytorch_counts(question: Question, where: Place, most: int, seconds: float, comm: Comm) -> None:
+def _pytorch_counts(
+    question: Question, where: Place, storage: RunResult, probed: Probed, seconds: float, comm: Comm
+) -> None:
     """Search by halving, while there is time, for the largest fed count of trainings on these clients."""
-    if seconds < POINT_SECONDS:
-        live.say("PyTorch: no time is left to measure trainings")
+    job = _job(question, where, PYTORCH, "torch", probed.buffered)
+    workload = job.workload
+    batch = workload.loader.batch_size * workload.sample_read.bytes_mean
+    if seconds < max(POINT_SECONDS, LEAST_STEPS * batch / probed.buffered):
+        live.say(f"PyTorch: no time is left for its reads, at {show_rate(probed.buffered)} a rank")
         return
-    job = _job(question, where, PYTORCH, "torch")
+    most = _fed(storage)
+    fit = len(storage.environment["hosts"]) * _trainings_in_memory(workload)
+    if fit < most:
+        live.say(f"PyTorch: the memory suffices for {counted(fit, 'rank')}")
+        most = max(1, fit)
     live.say(f"PyTorch: up to {counted(most, 'rank')} of the torch loader, {show_seconds(seconds)}")
     _measured(job, Halving(most, job.workload.training.au_threshold, MonotonicClock(), seconds), comm)
+
+
+def _trainings_in_memory(workload: Workload) -> int:
+    """Return the ranks that this host's memory holds: two copies of a sample per worker, and batches."""
+    import psutil  # imported here: ranks that do not need it do not pay for it
+
+    loader, sample = workload.loader, workload.sample_read.bytes_mean
+    cropped = min(sample, 4 * math.prod(loader.crop)) if loader.crop else sample
+    needed = 2 * loader.workers * sample + loader.prefetch * loader.batch_size * cropped
+    return int(min(psutil.virtual_memory().available, memory_bytes()) / max(1, needed))
 
 
 def _measured(job: TrainingJob, schedule: Schedule, comm: Comm) -> RunResult:

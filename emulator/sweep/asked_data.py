@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from emulator import live
 from emulator.config.recipe import load_recipe
@@ -19,7 +20,7 @@ from emulator.dataset.writer import exclusive
 from emulator.errors import DatasetError, FeedrateError, SpecError
 from emulator.run.comm import Comm
 from emulator.run.generate import Filling, generate
-from emulator.run.probe import read_rate
+from emulator.run.probe import how_read, read_rate
 from emulator.storage import open_store
 from emulator.units import counted, show_bytes, show_rate
 
@@ -29,8 +30,6 @@ PROBE_SECONDS = 2.0
 PROBE_THREADS = 16
 PROBE_BYTES = 4 << 20
 """Bytes of a request of the probe."""
-FIRST_RANKS = 2
-"""Ranks that the first data suffice for."""
 ROOM = 1.5
 """Largest count to try, as a multiple of the count that the probe's rate would feed."""
 GENERATING = 0.5
@@ -95,7 +94,7 @@ class Data:
             len(holding.dataset.manifest.names) if holding.dataset else 0,
             holding.begun.plan.files if holding.begun else 0,
         )
-        files = max(_files(question.workload, min(FIRST_RANKS, question.up_to)), before)
+        files = max(_files(question.workload, 1), before)
         self._plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
         self._rate = math.inf
         self._free = self._store.free()
@@ -134,19 +133,37 @@ class Data:
         return True
 
 
-def probe(dataset: Dataset, question: Question) -> tuple[int, int]:
-    """Return the number of ranks that data are needed for, and the requests in flight per rank.
+class Probed(NamedTuple):
+    """The readings of the probe, made by one process."""
 
-    The ranks are ROOM times those that the storage's rate would feed. Raises StorageError, DatasetError.
-    """
+    rate: float
+    """Bytes/s of large requests."""
+    buffered: float
+    """Bytes/s that the workers of a DataLoader get, with the requests that its library makes."""
+    ranks: int
+    """Ranks that data are needed for: ROOM times those that `rate` would feed."""
+    depth: int
+    """Requests in flight per rank for the direct loader."""
+
+
+def probe(dataset: Dataset, question: Question) -> Probed:
+    """Read the dataset for a few seconds. Raises StorageError, DatasetError."""
     store, workload = dataset.store, question.workload
     storage, demand = store.for_ranks(direct=store.takes_direct(), cache="cold"), workload.demand
-    rate = read_rate(storage, dataset.manifest, PROBE_BYTES, PROBE_THREADS, PROBE_SECONDS)
-    alone = read_rate(storage, dataset.manifest, workload.loader.block_bytes, 1, PROBE_SECONDS / 4)
+    most = question.storage.shaped_rate or math.inf
+    rate = min(most, read_rate(storage, dataset.manifest, PROBE_BYTES, PROBE_THREADS, PROBE_SECONDS))
+    seconds, loader = PROBE_SECONDS / 4, workload.loader
+    alone = read_rate(storage, dataset.manifest, loader.block_bytes, 1, seconds)
     live.say(f"probe: {show_rate(rate)}, enough for {rate / demand:.3g} at {show_rate(demand)} each")
-    knee = (question.storage.shaped_rate or rate) / demand
-    depth = min(PROBE_THREADS, math.ceil(ROOM * demand / alone))
-    return max(FIRST_RANKS, math.ceil(ROOM * knee) + 1), max(workload.loader.workers, depth)
+    size = how_read("torch", workload, dataset, direct=False)["request_bytes"]
+    buffered = store.for_ranks(direct=False, cache="cold")
+    return Probed(
+        rate=rate,
+        buffered=min(most, read_rate(buffered, dataset.manifest, size, max(1, loader.workers), seconds)),
+        # On storage for less than one, a run of one rank tells as much as a longer one of two.
+        ranks=math.ceil(ROOM * rate / demand) + (ROOM * rate > demand),
+        depth=max(loader.workers, min(PROBE_THREADS, math.ceil(ROOM * demand / alone))),
+    )
 
 
 def _files(workload: Workload, ranks: int) -> int:

@@ -43,6 +43,20 @@ def test_accelerators_are_counted_in_the_right_number(found, part):
     assert part in says(found)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "rate", "part"),
+    [
+        (1, 0.02, "does not feed 1 A100 (3D"),
+        (2, 0.02, "feeds fewer than 2 A100s (3D"),
+        (2, 2.0, "feeds at least 2 A100s (3D"),
+    ],
+)
+def test_runs_of_one_count_have_an_answer_without_a_knee(ranks, rate, part):
+    storage = replace(plain_sweep(), points=(point(ranks, rate * DEMAND),), knee=None)
+    answer = Answer(storage=storage, pytorch=None)
+    assert part in answer_lines(QUESTION, answer, cores=2, hosts=1)[0].says
+
+
 def test_what_trainings_were_fed_the_storage_feeds():
     unsure = replace(plain_sweep(), knee=replace(NO_NUMBER, kind="not-identifiable", fed=None, starved=9))
     trained = replace(plain_sweep(), points=tuple(point(n, 3.5 * DEMAND) for n in (3, 4)))
