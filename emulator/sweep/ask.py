@@ -135,7 +135,9 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     workload = question.workload
     # Points are too short for a pause between epochs: read across the end of an epoch.
     workload = replace(workload, access=replace(workload.access, refill="never"))
-    # A share of the total time, not of the time left: a resumed call needs points of the same length.
+    out = question.out / name
+    resume = not question.force and (out / RESULT).is_file()
+    before = read_result(out).points if resume else ()
     seconds = min(POINT_SECONDS, question.seconds / 12)
     step = max(1e-3, workload.accelerator.step_seconds)
     # On slow storage such a point would take all of the time. With few steps AU means nothing, and the answer
@@ -144,8 +146,8 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     steps = max(LEAST_STEPS, min(math.ceil(seconds / step), int(SLOWEST * question.seconds * rate / batch)))
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,
-        epochs=None, steps=steps, out=question.out / name, force=question.force, command=question.command,
-        resume=not question.force and (question.out / name / RESULT).is_file(),
+        epochs=None, steps=before[0].steps if before else steps, out=out, force=question.force,
+        command=question.command, resume=resume,
     )  # fmt: skip
 
 

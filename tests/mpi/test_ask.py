@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,21 @@ def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> No
         assert re.match(r"To feed 8: \d+ MB/s more", answer["answer"][-1]["says"])
     shown = feedrate("report", out / "storage")
     assert shown.status == 0, shown.err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_slow_storage_has_its_answer_in_time_and_again(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    out = tmp_path / "out"
+    words = ("-w", "unet3d-tiny", "--storage", "shaped:2MB/s", "--within", "25s", "--out", out, "--keep")
+    for _ in range(2):  # the probe of the second call may read faster
+        begin = time.monotonic()
+        done = feedrate("ask", tmp_path / "place", *words)
+        assert done.status == 0, done.err
+        assert "place does not feed 1 accelerator" in done.out
+        assert time.monotonic() - begin < 60, "80 steps of 4 MB at 2 MB/s would take 160 s"
+        assert {(point.ranks, point.steps) for point in read_result(out / "storage").points} == {(1, 4)}
 
 
 @pytest.mark.long
