@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import os
 import random
 import subprocess
 import sys
@@ -138,7 +139,10 @@ found = set(sys.modules) - before
 installed = [one for one in found if "site-packages" in (getattr(sys.modules[one], "__file__", "") or "")]
 print(*{{one.partition(".")[0] for one in installed}})
 """
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            there = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            done = subprocess.run(
+                [sys.executable, "-c", code], env=there, capture_output=True, text=True, check=True
+            )
             assert set(done.stdout.split()) <= {one.partition(".")[0] for one in form.imports}
 
     def test_checksum_and_plan_agree_with_the_bytes(self, form: Format, sample: Sample) -> None:

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.long
 class TestShelf(FormatContract):
     """The contract of every format holds for a stranger's."""
 
+    name = "shelf"
+
     @pytest.fixture
     def form(self, installed, monkeypatch):
         monkeypatch.syspath_prepend(installed)
