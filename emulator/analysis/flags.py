@@ -13,7 +13,7 @@ import numpy as np
 
 from emulator.analysis.drift import drift
 from emulator.analysis.parts import Floats
-from emulator.config.workload import UNLIKE, UNLIKE_READS, Workload
+from emulator.config.workload import Workload
 from emulator.record.result import STORAGE, Flag, HostShare, Point
 from emulator.units import counted, show_bytes, show_rate, show_seconds
 
@@ -224,26 +224,14 @@ def unlike_job(workload: Workload) -> Flag | None:
     if job is None:
         return None
     reasons = (
-        (
-            job.reads_ratio,
-            UNLIKE_READS,
-            f"storage delivered {job.replay_amplification or 0:.2f} bytes for each byte that the replay "
-            f"read, and {job.amplification or 0:.2f} for the job",
-        ),
-        (
-            abs(job.difference),
-            UNLIKE,
-            f"its replay was {percent(job.difference)} than the job ({job.replay_samples_per_second:.1f} "
-            f"samples/s, not {job.samples_per_second:.1f})",
-        ),
-        (
-            job.more_requests,
-            UNLIKE,
-            f"the job made up to {job.more_requests:.0%} more requests than its replay, each of them a wait "
-            "where storage answers late",
-        ),
+        f"storage delivered {job.replay_amplification or 0:.2f} bytes for each byte that the replay "
+        f"read, and {job.amplification or 0:.2f} for the job",
+        f"its replay was {percent(job.difference)} than the job ({job.replay_samples_per_second:.1f} "
+        f"samples/s, not {job.samples_per_second:.1f})",
+        f"the job made up to {job.more_requests:.0%} more requests than its replay, each of them a wait "
+        "where storage answers late",
     )
-    for value, threshold, words in reasons:
+    for (value, threshold), words in zip(job.differences, reasons, strict=True):
         why = f": {job.why}" if job.why else ""
         sentence = f"The recording is not to be trusted: where it was made, {words}{why}."
         if flag := above("unlike-job", value, sentence, threshold):

@@ -236,9 +236,14 @@ class ReplaySpec:
         return self.replay_samples_per_second / self.samples_per_second - 1
 
     @property
+    def differences(self) -> tuple[tuple[float, float], ...]:
+        """The differences in bytes from storage, rate and requests, each with the most that is trusted."""
+        return (self.reads_ratio, UNLIKE_READS), (abs(self.difference), UNLIKE), (self.more_requests, UNLIKE)
+
+    @property
     def trusted(self) -> bool:
         """True where the replay is as fast as the job, and takes as much from the storage as often."""
-        return max(abs(self.difference), self.more_requests) <= UNLIKE and self.reads_ratio <= UNLIKE_READS
+        return all(value <= most for value, most in self.differences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ STORAGE, PYTORCH = "storage", "pytorch"
 POINT_SECONDS = 4.0
 """Seconds of compute in a point: short, so that several fit into minutes."""
 LEAST_STEPS = 4
+"""Fewest steps of a point."""
 SLOWEST = 1 / 6
 """Largest share of the time for one point, if it has more than LEAST_STEPS steps."""
 _SWEEPING = 0.6
@@ -142,8 +143,8 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     step = max(1e-3, workload.accelerator.step_seconds)
     # On slow storage such a point would take all of the time. With few steps AU means nothing, and the answer
     # rests on throughput.
-    batch = workload.loader.batch_size * workload.sample_read.bytes_mean
-    steps = max(LEAST_STEPS, min(math.ceil(seconds / step), int(SLOWEST * question.seconds * rate / batch)))
+    in_time = int(SLOWEST * question.seconds * rate / _batch_bytes(workload))
+    steps = max(LEAST_STEPS, min(math.ceil(seconds / step), in_time))
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,
         epochs=None, steps=before[0].steps if before else steps, out=out, force=question.force,
@@ -176,8 +177,7 @@ def _pytorch_counts(
     """Search by halving, while there is time, for the largest fed count of trainings on these clients."""
     job = _job(question, where, PYTORCH, "torch", probed.buffered)
     workload = job.workload
-    batch = workload.loader.batch_size * workload.sample_read.bytes_mean
-    if seconds < max(POINT_SECONDS, LEAST_STEPS * batch / probed.buffered):
+    if seconds < max(POINT_SECONDS, LEAST_STEPS * _batch_bytes(workload) / probed.buffered):
         live.say(f"PyTorch: no time is left for its reads, at {show_rate(probed.buffered)} a rank")
         return
     most = _fed(storage)
@@ -187,6 +187,11 @@ def _pytorch_counts(
         most = max(1, fit)
     live.say(f"PyTorch: up to {counted(most, 'rank')} of the torch loader, {show_seconds(seconds)}")
     _measured(job, Halving(most, job.workload.training.au_threshold, MonotonicClock(), seconds), comm)
+
+
+def _batch_bytes(workload: Workload) -> float:
+    """Return the bytes that are read for a batch."""
+    return workload.loader.batch_size * workload.sample_read.bytes_mean
 
 
 def _trainings_in_memory(workload: Workload) -> int:
