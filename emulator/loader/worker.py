@@ -220,7 +220,12 @@ def _collated(
         loaded = reader.load(request)
     except FeedrateError as error:
         return error
-    except Exception as error:  # noqa: BLE001  a bug, which the rank reports without torch's tracebacks
+    except Exception as error:  # noqa: BLE001  the rank reports it without torch's tracebacks
+        if "shared memory" in str(error):
+            return RankError(
+                f"/dev/shm has no room for a batch that a DataLoader worker hands over: {error}",
+                "mount it larger (docker: --shm-size=1g), or use fewer workers or --loader direct",
+            )
         return RankError(unexpected(error))
     while time.process_time() < spent + cpu_seconds:
         zlib.crc32(_ZEROS)  # as decoders do, without the GIL

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from command import Done, feedrate, finished, started, within
+from command import Done, feedrate, finished, in_namespace, started, within
 from faults.harness import complaint, feedrate_struck
 from synthetic_results import plain_sweep
 
@@ -136,3 +137,27 @@ def test_too_few_processes_are_one_line(tiny, tmp_path):
              "--out", tmp_path / "out")  # fmt: skip
     done = within(["bash", "-c", 'ulimit -u 200; exec "$@"', "-", *prefix], *words)
     assert re.search(r"error: 24 ranks need \d+ processes and threads, and 200 are allowed", done.one_line())
+
+
+@pytest.mark.mpi
+def test_a_user_without_a_home_can_run_it(tiny, tmp_path):
+    """Containers run with user IDs that are in no passwd file; Open MPI and Path.home() fail without one."""
+    nobody = ["unshare", "--user", "--map-user=65001", "--map-group=65001", "env", "-u", "HOME"]
+    if finished([*nobody, "true"]).status:
+        pytest.skip("this system does not let users make namespaces")
+    words = ("run", tiny, *TRAINING[:2], "--steps", 2, "--loader", "direct", "-n", 2)
+    done = within(nobody, *words, "--out", tmp_path / "out")
+    assert done.status == 0, done.err
+
+
+@pytest.mark.mpi
+def test_a_small_shared_memory_is_enough_or_named(tiny, tmp_path):
+    """Containers limit /dev/shm to 64 MB by default."""
+    words = (sys.executable, "-m", "emulator", "run", tiny, *TRAINING[:2], "--steps", 64, "--loader", "torch")
+    mounted = 'mount -t tmpfs -o size=$0 none /dev/shm && exec "$@"'
+    enough = in_namespace(mounted, "64m", *words, "-n", 2, "--out", tmp_path / "a")
+    assert enough.status == 0, enough.err
+    whole = ("loader.batch_size=1", "accelerator.step_batch_size=1", "loader.crop=[]", "loader.prefetch=32")
+    settings = [word for setting in whole for word in ("--set", setting)]
+    done = in_namespace(mounted, "16m", *words, *settings, "-n", 1, "--out", tmp_path / "b")
+    assert done.status == 6 and "docker: --shm-size=1g" in done.one_line(), done.err

@@ -3,7 +3,8 @@
 import pytest
 
 from emulator.config.workload import load_workload
-from emulator.run.selftest import self_test
+from emulator.loader import reads_by_library
+from emulator.run.selftest import ram_files, self_test
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,7 @@ def test_samples_are_the_workloads(name, sample_bytes):
 def test_steps_and_bytes_have_a_cost(kind):
     cost = self_test(kind, load_workload("unet3d-a100"))
     assert cost.samples_per_second > 0 and cost.step_seconds > 0 and cost.cpu_seconds_per_gb > 0
+
+
+def test_the_torch_loader_reads_volumes_by_np_load(tmp_path):
+    assert reads_by_library("torch", ram_files(tmp_path, load_workload("unet3d-a100")))
