@@ -29,7 +29,8 @@ def answer_lines(question: Question, answer: Answer, cores: int, hosts: int) -> 
     fed, starved = 0, 1
     if answer.pytorch is not None:
         fed, starved = fed_between(answer.pytorch.points, question.workload.training.au_threshold)
-    lines = [Line(says=_storage_says(question, answer.storage, fed), limit=_storage_limit(answer.storage))]
+    limit = _storage_limit(question, answer.storage)
+    lines = [Line(says=_storage_says(question, answer.storage, fed), limit=limit)]
     if answer.pytorch is not None:
         above = [point for point in answer.pytorch.points if point.ranks > fed]
         above.sort(key=lambda point: -point.ranks)
@@ -94,17 +95,19 @@ def _of_one_count(result: RunResult, question: Question) -> Knee:
     return Knee(kind=kind, n_au=None, n_saturation=None, interval=None, starved=starved, sentence="")
 
 
-def _storage_limit(result: RunResult) -> str:
-    full = _limited_by_storage(result)
-    if not full:
+def _storage_limit(question: Question, result: RunResult) -> str:
+    starved = _starved_by_storage(question, result)
+    if not starved:
         return ""
-    most = max(full, key=lambda point: point.bytes_per_second)
+    most = max(starved, key=lambda point: point.bytes_per_second)
     assert most.bound is not None
     return f"{LIMIT_NAMES[most.bound.kind]}, {show_rate(most.bytes_per_second)}"
 
 
-def _limited_by_storage(result: RunResult) -> list[Point]:
-    return [point for point in result.points if point.bound and point.bound.kind in STORAGE]
+def _starved_by_storage(question: Question, result: RunResult) -> list[Point]:
+    threshold = question.workload.training.au_threshold
+    starved = [point for point in result.points if point.x_ideal < threshold]
+    return [point for point in starved if point.bound and point.bound.kind in STORAGE]
 
 
 def _client_limit(point: Point, cores: int) -> str:
@@ -121,8 +124,7 @@ def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
     """Return what storage and client lack for `up_to` accelerators, in numbers; empty if nothing is known."""
     spec, lacks = question.workload, []
     threshold = spec.training.au_threshold
-    full = [point for point in _limited_by_storage(answer.storage) if point.x_ideal < threshold]
-    if full:
+    if full := _starved_by_storage(question, answer.storage):
         rate = max(point.bytes_per_second for point in full)
         lacking = threshold * question.up_to * spec.demand - rate
         if lacking > 0:

@@ -18,7 +18,7 @@ from emulator.analysis.search import KneeSearch
 from emulator.config.storage import Place
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Dataset, open_dataset
-from emulator.errors import DatasetError, SpecError
+from emulator.errors import DatasetError, SpecError, storage_errors
 from emulator.record.machine import memory_bytes
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
@@ -72,6 +72,8 @@ def ask(question: Question, comm: Comm) -> None:
     DatasetError, StorageError; Quiet if a rank has reported the error.
     """
     end = time.monotonic() + question.seconds
+    with storage_errors(f"cannot create the folder {question.out}"):  # before gigabytes are generated
+        question.out.mkdir(parents=True, exist_ok=True)
     where = place_of_data(question.place)
     data = None if where is question.place else Data(where, recipe_of(question.workload), question)
     probed = probe(data.dataset if data else _given(where, question), question)
@@ -195,13 +197,18 @@ def _batch_bytes(workload: Workload) -> float:
 
 
 def _trainings_in_memory(workload: Workload) -> int:
-    """Return the ranks that this host's memory holds: two copies of a sample per worker, and batches."""
+    """Return the ranks that this host's memory holds: two copies of a sample per worker, and batches.
+
+    Workers hand batches over in /dev/shm, which containers limit to 64 MB by default.
+    """
     import psutil  # imported here: ranks that do not need it do not pay for it
 
     loader, sample = workload.loader, workload.sample_read.bytes_mean
     cropped = min(sample, 4 * math.prod(loader.crop)) if loader.crop else sample
-    needed = 2 * loader.workers * sample + loader.prefetch * loader.batch_size * cropped
-    return int(min(psutil.virtual_memory().available, memory_bytes()) / max(1, needed))
+    batches = (loader.prefetch + 1) * loader.batch_size * cropped
+    memory = min(psutil.virtual_memory().available, memory_bytes())
+    shared = psutil.disk_usage("/dev/shm").free
+    return int(min(memory / (2 * loader.workers * sample + batches), shared / batches))
 
 
 def _measured(job: TrainingJob, schedule: Schedule, comm: Comm) -> RunResult:

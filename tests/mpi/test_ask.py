@@ -109,3 +109,7 @@ def test_mistakes_are_one_line(tiny: Path, tmp_path: Path) -> None:
         assert len(done.err.splitlines()) == 1
     done = feedrate("ask", tmp_path, "--within", "3s", "--out", tmp_path / "out", mpirun=2)
     assert done.status == 2 and done.err.count("--within 3s is too short") == 1, done.err
+    (tmp_path / "file").touch()
+    done = feedrate("ask", tmp_path, *WORDS, "--out", tmp_path / "file/out")
+    assert done.status == 4 and done.one_line().endswith("Not a directory"), done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing was generated before"

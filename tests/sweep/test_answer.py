@@ -57,6 +57,14 @@ def test_runs_of_one_count_have_an_answer_without_a_knee(ranks, rate, part):
     assert part in answer_lines(QUESTION, answer, cores=2, hosts=1)[0].says
 
 
+def test_storage_that_fed_every_count_has_no_limit():
+    """Runs at 92 % of ideal are fed, though the storage is their limit."""
+    full = replace(point(2, 2 * DEMAND), x_ideal=0.92, bound=Bound(kind="bandwidth", evidence=()))
+    answer = Answer(storage=replace(plain_sweep(), points=(full,), knee=None), pytorch=None)
+    line = answer_lines(QUESTION, answer, cores=2, hosts=1)[0]
+    assert "feeds at least 2 A100s" in line.says and not line.limit
+
+
 def test_what_trainings_were_fed_the_storage_feeds():
     unsure = replace(plain_sweep(), knee=replace(NO_NUMBER, kind="not-identifiable", fed=None, starved=9))
     trained = replace(plain_sweep(), points=tuple(point(n, 3.5 * DEMAND) for n in (3, 4)))
