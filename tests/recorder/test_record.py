@@ -295,6 +295,17 @@ def test_reads_are_traced_at_first_and_steps_are_timed_afterwards(context, persi
     assert load_recipe(str(out / "recipe.toml")).files == 128
 
 
+@TRACED
+def test_the_tracer_lets_go_of_workers_that_start_programs(tmp_path):
+    """A worker in vfork waits for its child, which strace may have stopped: the job hung."""
+    data, out = make_files(tmp_path / "data", [30_000] * 96), tmp_path / "job"
+    done = record(out, "piped", data, "step=0.001", "epochs=2", options=("--traced-steps", "20"))
+    assert done.status == 0 and done.out == "steps 48\n", done.err
+    (loader,) = json.loads((out / "record.json").read_text())["loaders"]
+    assert loader["batch_samples"] == 4, "files, not the bytes of the tensor"
+    assert load_workload(str(out / "workload.toml")).sample.samples_per_file == 1
+
+
 @pytest.mark.long
 @TRACED
 def test_reads_count_until_the_tracer_is_killed(tmp_path):

@@ -53,10 +53,14 @@ def usable() -> str:
 
 
 def end(tracer: int) -> None:
-    """Tell strace, the process `tracer`, to detach from all processes."""
+    """Kill strace, the process `tracer`: the kernel detaches it from all processes, which go on.
+
+    When strace detaches by itself, it waits for a process in vfork, which waits for its child, which strace
+    has stopped.
+    """
     with suppress(OSError):
         if Path(f"/proc/{tracer}/comm").read_text(encoding="utf-8") == "strace\n":
-            os.kill(tracer, signal.SIGTERM)
+            os.kill(tracer, signal.SIGKILL)
 
 
 _RESULT = re.compile(rb"\) += (-?\d+)")
