@@ -63,20 +63,25 @@ COLUMNS = {"a": torch.zeros(100), "b": torch.zeros(100, 3)}
 
 
 @pytest.mark.parametrize(
-    ("batch", "size", "samples"),
+    ("dataset", "size", "collate", "samples"),
     [
-        ([1, 2, 3, 4], 2, 2),
-        ([COLUMNS, COLUMNS], None, 100),  # row groups
-        ([torch.zeros(3, 32, 32)] * 2, None, 1),  # an image is one sample
-        ([(torch.zeros(3, 32, 32), torch.zeros(1))] * 2, None, 1),
-        ([(torch.zeros(3, 32, 32), 7)] * 2, None, 1),
+        ([1, 2, 3, 4], 2, None, 2),
+        ([torch.zeros(30), torch.zeros(50)], 2, torch.cat, 2),  # as graphs of 30 and 50 nodes
+        ([COLUMNS, COLUMNS], None, None, 100),  # row groups
+        ([torch.zeros(3, 32, 32)] * 2, None, None, 1),  # an image is one sample
+        ([(torch.zeros(3, 32, 32), torch.zeros(1))] * 2, None, None, 1),
+        ([(torch.zeros(3, 32, 32), 7)] * 2, None, None, 1),
     ],
 )
-def test_a_batch_that_the_dataset_makes_counts_its_rows(
-    batch: list[Any], size: int | None, samples: int, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_counts_the_samples_it_was_asked_for_or_rows_that_the_dataset_makes(
+    dataset: list[Any], size: int | None, collate: Any, samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(HOOK)
     import feedrate_probe
 
-    iterator = iter(DataLoader(batch, size))  # type: ignore[arg-type]
-    assert feedrate_probe._samples(iterator, next(iterator)) == samples
+    undo = feedrate_probe.patch(torch.utils.data.dataloader)
+    try:
+        iterator = iter(DataLoader(dataset, size, collate_fn=collate))  # type: ignore[arg-type]
+        assert feedrate_probe._samples(iterator, next(iterator)) == samples
+    finally:
+        undo()

@@ -10,6 +10,7 @@ Lines, by "k":  p  a process began      l  a loader, or its workers, are known  
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import functools
@@ -171,22 +172,31 @@ class _Finder(importlib.abc.MetaPathFinder):
 def patch(module: Any) -> Callable[[], None]:
     """Watch the iterators of `module`, torch.utils.data.dataloader; return a function that undoes it."""
     base, worker = module._BaseDataLoaderIter, module._utils.worker
-    before = (base.__init__, base.__next__, base._reset, worker._worker_loop)
+    before = (base.__init__, base.__next__, base._reset, base._next_index, worker._worker_loop)
     if getattr(base, "_feedrate", False):
         return _nothing
-    begin, following, reset, loop = before
+    begin, following, reset, index, loop = before
 
     @functools.wraps(begin)
     def init(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, loader, *args, **kwargs)
+        self._feedrate_sizes = collections.deque()
         _begin_epoch(self, loader)
 
     @functools.wraps(reset)
     def again(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> Any:
         result = reset(self, loader, first_iter, *args, **kwargs)
+        self._feedrate_sizes = collections.deque()
         if not first_iter:
             _begin_epoch(self, loader)
         return result
+
+    @functools.wraps(index)
+    def ask(self: Any) -> Any:
+        found = index(self)
+        if hasattr(self, "_feedrate_sizes"):
+            self._feedrate_sizes.append(len(found) if isinstance(found, (list, tuple)) else 0)
+        return found
 
     @functools.wraps(following)
     def take(self: Any) -> Any:
@@ -244,11 +254,12 @@ def patch(module: Any) -> Callable[[], None]:
             if _events is not None:
                 _events.facts(k="u", p=os.getpid(), **usage("/proc/self"))
 
-    base.__init__, base.__next__, base._reset, worker._worker_loop = init, take, again, work
+    base.__init__, base.__next__, base._reset, base._next_index = init, take, again, ask
+    worker._worker_loop = work
     base._feedrate = True
 
     def undo() -> None:
-        base.__init__, base.__next__, base._reset, worker._worker_loop = before
+        base.__init__, base.__next__, base._reset, base._next_index, worker._worker_loop = before
         base._feedrate = False
 
     return undo
@@ -319,18 +330,26 @@ def _mark(number: int) -> None:
 
 
 def _samples(iterator: Any, batch: Any) -> int:
-    """Return the samples of a batch, from the first dimension of its first tensor; 0 if unknown.
+    """Return the samples of a batch: the indices that it was asked by; 0 if unknown.
 
-    Without collation, an item of the dataset is a batch if its parts have the same length, like columns;
-    otherwise it is one sample.
+    What a collate function makes of samples, such as the nodes of all graphs in one tensor, has no dimension
+    for them. An iterable dataset is asked by a number of samples, of which it may return fewer. An item of a
+    dataset that is asked by one index is a batch if its parts have the same length, like columns.
     """
+    asked = iterator._feedrate_sizes.popleft() if iterator._feedrate_sizes else 0
+    if asked and not _is_iterable(iterator):
+        return int(asked)
     if iterator._auto_collation:
-        return _first_dimension(batch, 4)
+        return min(_first_dimension(batch, 4) or asked, asked or sys.maxsize)
     parts = list(batch.values()) if isinstance(batch, dict) else batch
     if not isinstance(parts, (list, tuple)):
         return 1
     lengths = {_first_dimension(part, 0) for part in parts}
     return lengths.pop() or 1 if len(parts) > 1 and len(lengths) == 1 else 1
+
+
+def _is_iterable(iterator: Any) -> bool:
+    return getattr(iterator, "_dataset_kind", 0) == 1
 
 
 def _first_dimension(value: Any, depth: int) -> int:
@@ -368,7 +387,7 @@ def _describe(iterator: Any, number: int) -> None:
         return
     batching, sampler = _asked_of(loader)
     kind = next((cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS), "custom")
-    iterable = getattr(iterator, "_dataset_kind", 0) == 1
+    iterable = _is_iterable(iterator)
     size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
     if iterable:
         kind = "iterable"
