@@ -202,6 +202,15 @@ def test_a_job_that_kills_itself_and_one_without_a_loader(tracer, tmp_path):
     assert not (tmp_path / "none" / "workload.toml").exists()
 
 
+@TRACED
+def test_a_python_that_ignores_its_environment_is_not_taken_for_a_job_without_a_loader(tmp_path):
+    data = make_files(tmp_path / "data", [50_000] * 24)
+    done = feedrate("record", "--out", tmp_path / "out", "--", sys.executable, "-I", JOBS, "none", data)
+    assert done.status == 0 and "used" not in done.err, done.err
+    assert "no Python process of the job could be watched: start Python without -I" in done.err
+    assert "24 data files of 1.2 MB" in done.err
+
+
 @pytest.mark.parametrize("tracer", [TRACERS[0], pytest.param("python", marks=pytest.mark.long)])
 def test_a_recording_is_checked_by_a_replay_of_the_same_files(tracer, tmp_path):
     data, out = make_files(tmp_path / "data", [20_000] * 96), tmp_path / "job"

@@ -141,7 +141,8 @@ def lines(written: Written) -> list[str]:
     report.append(f"  reads: {seen.how}" + (f" ({seen.why})" if seen.why else ""))
     loader = main_loader(seen)
     if loader is None:
-        report.append(f"  no DataLoader of PyTorch was used; all processes: {reads_words(seen.rest)}")
+        used = "was used" if seen.processes else "could be seen"
+        report.append(f"  no DataLoader of PyTorch {used}; all processes: {reads_words(seen.rest)}")
     else:
         settings = loader.settings
         kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"

@@ -82,6 +82,11 @@ def reading_seconds(loader: Loader) -> float | None:
 def describe(observation: Observation, name: str) -> Described:
     """Return the workload and recipe of a recording. Raises SpecError if the evidence is too thin."""
     loader = main_loader(observation)
+    if loader is None and not observation.processes:
+        raise SpecError(
+            "no Python process of the job could be watched",
+            "start Python without -I, -E or -S, and with its environment; record.json has the job's reads",
+        )
     if loader is None:
         raise SpecError(
             "the job used no DataLoader of PyTorch",

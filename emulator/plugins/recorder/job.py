@@ -107,8 +107,6 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
         notes.append("workers set up io_uring or libaio, whose reads are not among the calls")
     if watch.reduction.uncounted:
         notes.append("there were too many files to distinguish: later ones count only in bytes")
-    if not watch.processes and ran is not None:
-        notes.append("no Python process could be watched, so DataLoaders are unknown")
     seen = Observation(
         created=utc_now(),
         how="strace" if watch.traced else "python",
