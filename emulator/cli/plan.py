@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,13 +14,14 @@ from emulator import live
 from emulator.dataset.manifest import Manifest
 from emulator.errors import LaunchError
 from emulator.launch.mpirun import feedrate, find_launcher
+from emulator.loader import buffer_bytes
 from emulator.record.machine import memory_bytes
 from emulator.registry import LOADERS
 from emulator.report.view import shape_of
 from emulator.run.job import TrainingJob
 from emulator.sweep.outlook import Pace, start_seconds
 from emulator.sweep.schedule import Schedule
-from emulator.units import show_bytes, show_rate, show_seconds
+from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 TORCH_BYTES = 350e6
 """Resident bytes of a rank with PyTorch imported, before it reads anything (measured, torch 2.13 CPU)."""
@@ -97,7 +97,7 @@ def _plan_lines(
 ) -> list[str]:
     """Return the plan for people. `mean` are the bytes of a sample, `seconds` those expected in all."""
     workload = job.workload
-    memory = DIRECT_BYTES + _buffers(job, mean)
+    memory = DIRECT_BYTES + buffer_bytes(job.loader, job.workload.loader, mean)
     if LOADERS.load(job.loader).tensors:
         memory += TORCH_BYTES - DIRECT_BYTES
         memory += WORKER_BYTES * workload.loader.workers
@@ -126,24 +126,14 @@ def _plan_lines(
     ]
 
 
-def _buffers(job: TrainingJob, mean: float) -> float:
-    """Return the bytes of a rank's buffers, for samples of `mean` bytes."""
-    loader = job.workload.loader
-    if not LOADERS.load(job.loader).tensors:
-        return loader.workers * loader.block_bytes
-    voxel_bytes = 5  # float32 image and uint8 label
-    kept = math.prod(loader.crop) * voxel_bytes if loader.crop else mean
-    return loader.workers * mean + (loader.prefetch + 1) * loader.batch_size * kept
-
-
 def require_memory(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
     """Raise LaunchError when the private memory of the ranks does not fit into this host."""
-    each, free = (
-        OWN_BYTES + _buffers(job, Pace(job, manifest).sample_bytes),
-        min(psutil.virtual_memory().available, memory_bytes()),
-    )
+    mean = Pace(job, manifest).sample_bytes
+    each = OWN_BYTES + buffer_bytes(job.loader, job.workload.loader, mean)
+    free = min(psutil.virtual_memory().available, memory_bytes())
     if ranks * each > free:
         raise LaunchError(
-            f"{ranks} ranks need {show_bytes(ranks * each)} of memory or more, {show_bytes(free)} are free",
+            f"{counted(ranks, 'rank')} would need {show_bytes(ranks * each)} of memory or more, "
+            f"{show_bytes(free)} are free",
             f"at most -n {int(free // each)} here, or smaller batches and blocks, or more hosts",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from emulator.config.workload import AccessSpec, LoaderSpec
@@ -93,3 +94,17 @@ def make_loader(
         )
     loader: Loader = owner.get()(spec, reader, seed, access.refill)
     return loader
+
+
+def buffer_bytes(kind: str, spec: LoaderSpec, mean: float) -> float:
+    """Return the bytes of a rank's buffers, for samples of `mean` bytes."""
+    if not LOADERS.load(kind).tensors:
+        return spec.workers * spec.block_bytes
+    return spec.workers * mean + shared_bytes(spec, mean)
+
+
+def shared_bytes(spec: LoaderSpec, mean: float) -> float:
+    """Return the bytes of the batches that workers of the torch loader hand over, in /dev/shm."""
+    voxel_bytes = 5  # float32 image and uint8 label
+    kept = math.prod(spec.crop) * voxel_bytes if spec.crop else mean
+    return (spec.prefetch + 1) * spec.batch_size * kept

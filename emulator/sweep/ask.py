@@ -19,6 +19,7 @@ from emulator.config.storage import Place
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.errors import DatasetError, SpecError, storage_errors
+from emulator.loader import buffer_bytes, shared_bytes
 from emulator.record.machine import memory_bytes
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
@@ -204,11 +205,10 @@ def _trainings_in_memory(workload: Workload) -> int:
     import psutil  # imported here: ranks that do not need it do not pay for it
 
     loader, sample = workload.loader, workload.sample_read.bytes_mean
-    cropped = min(sample, 4 * math.prod(loader.crop)) if loader.crop else sample
-    batches = (loader.prefetch + 1) * loader.batch_size * cropped
+    buffers = buffer_bytes("torch", loader, sample) + loader.workers * sample
+    shared = shared_bytes(loader, sample)
     memory = min(psutil.virtual_memory().available, memory_bytes())
-    shared = psutil.disk_usage("/dev/shm").free
-    return int(min(memory / (2 * loader.workers * sample + batches), shared / batches))
+    return int(min(memory / buffers, psutil.disk_usage("/dev/shm").free / shared))
 
 
 def _measured(job: TrainingJob, schedule: Schedule, comm: Comm) -> RunResult:

@@ -213,7 +213,7 @@ def test_what_a_host_cannot_hold_is_refused_before_anything_starts(tiny, tmp_pat
             require_limits(most + 1, family)
     done = feedrate(*words, *samples, "-n", 4, "--set", "loader.block_bytes=1TiB")
     assert (
-        re.search(r"4 ranks need [\d.]+ TB of memory or more", done.one_line())
+        re.search(r"4 ranks would need [\d.]+ TB of memory or more", done.one_line())
         and "at most -n 0 here" in done.err
     )
     assert not (tmp_path / "out").exists()
