@@ -27,7 +27,16 @@ from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob, mismatch
 from emulator.sweep.adaptive import Adaptive
-from emulator.sweep.asked_data import Data, Probed, Question, place_of_data, probe, recipe_of, remove_data
+from emulator.sweep.asked_data import (
+    LEAST_STEPS,
+    Data,
+    Probed,
+    Question,
+    place_of_data,
+    probe,
+    recipe_of,
+    remove_data,
+)
 from emulator.sweep.leader import Leader
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Halving, Schedule, fed_between
@@ -37,8 +46,6 @@ STORAGE, PYTORCH = "storage", "pytorch"
 """Folders of the results in OUT: with the direct loader, and with the torch loader."""
 POINT_SECONDS = 4.0
 """Seconds of compute in a point: short, so that several fit into minutes."""
-LEAST_STEPS = 4
-"""Fewest steps of a point."""
 SLOWEST = 1 / 6
 """Largest share of the time for one point, if it has more than LEAST_STEPS steps."""
 _SWEEPING = 0.6
@@ -143,11 +150,10 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     resume = not question.force and (out / RESULT).is_file()
     before = read_result(out).points if resume else ()
     seconds = min(POINT_SECONDS, question.seconds / 12)
-    step = max(1e-3, workload.accelerator.step_seconds)
     # On slow storage such a point would take all of the time. With few steps AU means nothing, and the answer
     # rests on throughput.
     in_time = int(SLOWEST * question.seconds * rate / _batch_bytes(workload))
-    steps = max(LEAST_STEPS, min(math.ceil(seconds / step), in_time))
+    steps = max(LEAST_STEPS, min(math.ceil(seconds / workload.accelerator.step_seconds), in_time))
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,
         epochs=None, steps=before[0].steps if before else steps, out=out, force=question.force,

@@ -22,7 +22,7 @@ from emulator.run.comm import Comm
 from emulator.run.generate import Filling, generate
 from emulator.run.probe import how_read, read_rate
 from emulator.storage import open_store
-from emulator.units import counted, show_bytes, show_rate
+from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 FOLDER = "feedrate-ask"
 """Folder of the dataset in the place of the question."""
@@ -34,6 +34,12 @@ ROOM = 1.5
 """Largest count to try, as a multiple of the count that the probe's rate would feed."""
 GENERATING = 0.5
 """Largest share of the time left for generating more data."""
+SHORTEST = 20.0
+"""Fewest seconds for an answer."""
+LEAST_STEPS = 4
+"""Fewest steps of a point."""
+POINTS = 5
+"""Points that must fit into the time."""
 FREE = 0.9
 """Largest share of the free space for data."""
 
@@ -56,6 +62,20 @@ class Question:
     force: bool
     command: tuple[str, ...]
     """The command line that repeats the question."""
+
+    def __post_init__(self) -> None:
+        """Raises SpecError if no answer is possible."""
+        step = self.workload.accelerator.step_seconds
+        if not step:
+            raise SpecError(
+                "the workload does not compute: no storage is fast enough", "ask about another one"
+            )
+        least = max(SHORTEST, POINTS * LEAST_STEPS * step)
+        if self.seconds < least:
+            raise SpecError(
+                f"--within {show_seconds(self.seconds)} is too short for steps of {show_seconds(step)}",
+                f"give it {show_seconds(least)} or more",
+            )
 
 
 def place_of_data(place: Place) -> Place:

@@ -101,14 +101,16 @@ def test_an_interrupted_ask_goes_on(tmp_path: Path) -> None:
 def test_mistakes_are_one_line(tiny: Path, tmp_path: Path) -> None:
     for words, says in (
         ((tmp_path, "-w", "unet3d", "-a", "a99"), "there is no workload 'unet3d-a99'"),
-        ((tmp_path, "--within", "3s"), "--within 3s is too short"),
+        ((tmp_path, "--within", "3s"), "--within 3 s is too short for steps of 636 ms: give it 20 s or more"),
+        ((tmp_path, "--set", "accelerator.step_seconds=100"), "give it 33 min 20 s or more"),
+        ((tmp_path, "--set", "accelerator.step_seconds=0"), "the workload does not compute"),
         ((tmp_path, "--storage", "shaped:none"), "'none' is not a rate"),
     ):
         done = feedrate("ask", *words, "--out", tmp_path / "out")
         assert done.status == 2 and says in done.err, done.err
         assert len(done.err.splitlines()) == 1
     done = feedrate("ask", tmp_path, "--within", "3s", "--out", tmp_path / "out", mpirun=2)
-    assert done.status == 2 and done.err.count("--within 3s is too short") == 1, done.err
+    assert done.status == 2 and done.err.count("--within 3 s is too short") == 1, done.err
     (tmp_path / "file").touch()
     done = feedrate("ask", tmp_path, *WORDS, "--out", tmp_path / "file/out")
     assert done.status == 4 and done.one_line().endswith("Not a directory"), done.err
