@@ -226,6 +226,7 @@ def unlike_job(workload: Workload) -> Flag | None:
     reasons = (
         f"storage delivered {job.replay_amplification or 0:.2f} bytes for each byte that the replay "
         f"read, and {job.amplification or 0:.2f} for the job",
+        f"the job keeps samples in memory: later batches read {1 - job.kept:.0%} of its replay's bytes",
         f"its replay was {percent(job.difference)} than the job ({job.replay_samples_per_second:.1f} "
         f"samples/s, not {job.samples_per_second:.1f})",
         f"the job made up to {job.more_requests:.0%} more requests than its replay, each of them a wait "

@@ -196,6 +196,9 @@ UNLIKE = 0.05
 UNLIKE_READS = 1.5
 """Largest ratio between the bytes that storage delivered to them. How much the kernel reads ahead depends on
 the order of reads, and on what is cached already."""
+UNLIKE_KEPT = 1 / 3
+"""Largest share of the replay's bytes that the job may keep in memory. Batches and shuffle buffers that fill
+while reads are traced make it uncertain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +217,14 @@ class ReplaySpec:
     more_requests: float = 0.0
     """Requests of the job, by opening a file again, for each of the replay's: where storage answers late,
     each is a wait."""
+    kept: float = 0.0
+    """Share of the replay's bytes that the job, which keeps samples in memory, does not read later."""
     why: str = ""
     """The cause of a difference, if it is known."""
 
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second")
-        at_least(0, self, "waited", "replay_waited", "replay_amplification", "more_requests")
+        at_least(0, self, "waited", "replay_waited", "replay_amplification", "more_requests", "kept")
         positive(self, "amplification")
 
     @property
@@ -237,8 +242,14 @@ class ReplaySpec:
 
     @property
     def differences(self) -> tuple[tuple[float, float], ...]:
-        """The differences in bytes from storage, rate and requests, each with the most that is trusted."""
-        return (self.reads_ratio, UNLIKE_READS), (abs(self.difference), UNLIKE), (self.more_requests, UNLIKE)
+        """The differences in bytes from storage, bytes that are kept, rate and requests, each with the most
+        that is trusted."""
+        return (
+            (self.reads_ratio, UNLIKE_READS),
+            (self.kept, UNLIKE_KEPT),
+            (abs(self.difference), UNLIKE),
+            (self.more_requests, UNLIKE),
+        )
 
     @property
     def trusted(self) -> bool:

@@ -165,6 +165,8 @@ def test_a_recording_whose_replay_differs_from_its_job_is_flagged():
     flag = unlike_job(replace(plain, job=JobSpec(replay=again)))
     assert flag is not None and flag.value == 0.5 and flag.threshold == 0.05
     assert "50% more requests than its replay" in flag.sentence and "opens a file twice" in flag.sentence
+    flag = unlike_job(replace(plain, job=JobSpec(replay=replace(job, kept=0.8, why=""))))
+    assert flag is not None and "later batches read 20% of its replay's bytes" in flag.sentence
     assert unchecked_job(plain) is None
     flag = unchecked_job(replace(plain, job=JobSpec(unchecked="half of it came from memory")))
     assert flag is not None and "half of it came from memory" in flag.sentence

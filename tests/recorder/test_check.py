@@ -9,7 +9,7 @@ import pytest
 
 from emulator.config.workload import ReplaySpec, load_workload
 from emulator.errors import SpecError
-from emulator.plugins.recorder.check import _more_requests, _pace, _stored, _why
+from emulator.plugins.recorder.check import _kept, _more_requests, _pace, _stored, _why
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.reads import Reads
@@ -49,6 +49,16 @@ def test_opening_a_file_again_costs_a_small_sample_more_than_a_large_one(opens, 
     loader = Loader(rank=0, host="", process=1, settings=Settings(batch_size=4), epochs=1, steps=25,
                     samples=100, reads=Reads(files=100, visits=opens * 100))  # fmt: skip
     assert _more_requests(loader, workload) == pytest.approx(more, rel=0.1)
+
+
+@pytest.mark.parametrize(("share", "mapped", "kept"), [(0.2, 0, 0.8), (1.1, 0, 0), (None, 0, 0), (0.0, 9, 0)])
+def test_a_job_that_keeps_samples_in_memory_reads_less_than_its_replay(share, mapped, kept):
+    """As MONAI's CacheDataset; the bytes of mapped files are no calls."""
+    workload = load_workload("unet3d-tiny")
+    later = share if share is None else share * workload.sample.bytes_mean * workload.loader.batch_size
+    loader = Loader(rank=0, host="", process=1, settings=Settings(), epochs=1, steps=9, samples=9,
+                    batch_call_bytes=later, reads=Reads(mapped=mapped))  # fmt: skip
+    assert _kept(loader, workload) == pytest.approx(kept)
 
 
 @pytest.mark.parametrize(("rate", "also"), [(100.0, False), (80.0, True)])

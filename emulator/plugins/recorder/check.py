@@ -105,6 +105,7 @@ def _compared(written: Written, workload: Workload, watch: Watch) -> ReplaySpec:
         amplification=stored,
         replay_amplification=point.read_amplification if stored else None,
         more_requests=_more_requests(loader, workload),
+        kept=_kept(loader, workload),
     )
     if not rates.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
@@ -139,6 +140,14 @@ def _more_requests(loader: Loader, workload: Workload) -> float:
         return 0.0
     again = opens_of(loader, 1 / workload.job.samples) - 1
     return max(0.0, again) / (1 + math.ceil(sample.bytes_mean / max(1, reads.readahead)))
+
+
+def _kept(loader: Loader, workload: Workload) -> float:
+    """Return the share of a replay's bytes that the job did not read once its calls were no longer traced."""
+    if loader.batch_call_bytes is None or loader.reads.mapped:
+        return 0.0
+    batch = workload.sample_read.bytes_mean * workload.loader.batch_size
+    return max(0.0, 1 - loader.batch_call_bytes / batch)
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
