@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable  # noqa: UP035  Python 3.8
+from typing import Any, Callable, Sized  # noqa: UP035  Python 3.8
 
 FOLDER = "FEEDRATE_RECORD"
 """Environment variable with the folder of the pipe. Without it nothing is watched."""
@@ -195,7 +195,9 @@ def patch(module: Any) -> Callable[[], None]:
     def ask(self: Any) -> Any:
         found = index(self)
         if hasattr(self, "_feedrate_sizes"):
-            self._feedrate_sizes.append(len(found) if isinstance(found, (list, tuple)) else 0)
+            # Without collation an index may be a tuple, such as a file and an offset, and a list is a batch.
+            batch = self._auto_collation or isinstance(found, list)
+            self._feedrate_sizes.append(len(found) if batch and isinstance(found, Sized) else 0)
         return found
 
     @functools.wraps(following)
