@@ -116,7 +116,7 @@ def test_a_machine_without_memory(tiny, tmp_path):
 
 @pytest.mark.mpi
 def test_ranks_that_cannot_write_their_own_files_end_the_run_and_no_old_result_is_claimed(tiny, tmp_path):
-    """MPI's files exceed `ulimit -f`: ranks die in MPI_Init, and prterun may hang then, or says why itself."""
+    """MPI's files exceed `ulimit -f`: ranks die in MPI_Init; prterun may hang then, or says why itself."""
     words = ("run", tiny, *TRAINING[:2], "--steps", 2, "--loader", "direct", "-n", 2)
     words += ("--out", tmp_path / "out")
     (tmp_path / "out").mkdir()
