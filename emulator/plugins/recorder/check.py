@@ -144,7 +144,8 @@ def _more_requests(loader: Loader, workload: Workload) -> float:
 
 def _kept(loader: Loader, workload: Workload) -> float:
     """Return the share of a replay's bytes that the job did not read once its calls were no longer traced."""
-    if loader.batch_call_bytes is None or loader.reads.mapped:
+    # The counters of a process that is killed lag behind, which matters if few steps came later.
+    if loader.batch_call_bytes is None or loader.reads.mapped or loader.share_read > 0.5:
         return 0.0
     batch = workload.sample_read.bytes_mean * workload.loader.batch_size
     return max(0.0, 1 - loader.batch_call_bytes / batch)

@@ -257,7 +257,7 @@ class Watch:
                 else sum(self.loaders[key].worked for key in keys)
                 / 1e9
                 / max(1, sum(self.loaders[key].untraced for key in keys)),
-                batch_call_bytes=free.get("calls", 0) / made if batches > requested else None,
+                batch_call_bytes=free["calls"] / made if batches > requested and "calls" in free else None,
                 batch_storage_bytes=free["storage"] / made if made and "storage" in free else None,
                 reads=self.reduction.seen(first, counters, not self.traced),
             )
