@@ -219,7 +219,7 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def unlike_job(workload: Workload) -> Flag | None:
-    """The workload's replay had another rate, other bytes from storage, or fewer requests than the job."""
+    """The replay differs from the job in rate, bytes from storage, requests, or samples kept in memory."""
     job = workload.job.replay
     if job is None:
         return None

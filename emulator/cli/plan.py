@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import psutil
 import typer
 
 from emulator import live
@@ -15,7 +14,7 @@ from emulator.dataset.manifest import Manifest
 from emulator.errors import LaunchError
 from emulator.launch.mpirun import feedrate, find_launcher
 from emulator.loader import buffer_bytes
-from emulator.record.machine import memory_bytes
+from emulator.record.machine import free_memory_bytes
 from emulator.registry import LOADERS
 from emulator.report.view import shape_of
 from emulator.run.job import TrainingJob
@@ -130,7 +129,7 @@ def require_memory(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
     """Raise LaunchError when the private memory of the ranks does not fit into this host."""
     mean = Pace(job, manifest).sample_bytes
     each = OWN_BYTES + buffer_bytes(job.loader, job.workload.loader, mean)
-    free = min(psutil.virtual_memory().available, memory_bytes())
+    free = free_memory_bytes()
     if ranks * each > free:
         raise LaunchError(
             f"{counted(ranks, 'rank')} would need {show_bytes(ranks * each)} of memory or more, "

@@ -328,6 +328,11 @@ class Workload:
         """Bytes/s read by one accelerator that never waits; infinite when it does not compute."""
         return self.ideal_samples_per_second * self.sample_read.bytes_mean
 
+    @property
+    def batch_bytes(self) -> float:
+        """Bytes that are read for a batch, mean."""
+        return self.loader.batch_size * self.sample_read.bytes_mean
+
 
 def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
     """Load the workload of that name or path, with `--set` settings applied.

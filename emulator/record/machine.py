@@ -54,6 +54,13 @@ def memory_bytes() -> int:
     return total
 
 
+def free_memory_bytes() -> int:
+    """Return the bytes of memory that are available, at most those of `memory_bytes`."""
+    import psutil  # imported here: ranks that do not need it do not pay for it
+
+    return min(int(psutil.virtual_memory().available), memory_bytes())
+
+
 def cpu_limit() -> float | None:
     """Return the cores that the lowest CPU quota of this process's cgroups amounts to; None: no quota."""
     pairs = [read_text(str(file)).split() for file in cgroup_files("cpu", "cpu.max")]

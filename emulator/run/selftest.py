@@ -112,9 +112,8 @@ def self_test(kind: str, workload: Workload) -> Overhead:
 def ram_files(folder: Path, workload: Workload) -> Manifest:
     """Write files with samples of the workload's kind and size for FILES steps. Raises OSError."""
     name, sample = workload.sample.format, workload.sample_read
-    form, recipe = format_named(name), None
+    form = format_named(name)
     if workload.sample.samples_per_file == 1 and not form.records:
-        recipe = load_recipe("tiny")  # made by feedrate: the torch loader uses np.load
         name, shape = "npz", (1, EDGE, EDGE, EDGE)
         form = format_named(name)
     else:
@@ -144,7 +143,8 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
         else:
             (folder / file).hardlink_to(folder / files[0])
     sizes = np.full(many, size)
-    plan = None if recipe is None else DatasetPlan(recipe=recipe, seed=0, files=many)
+    # With a plan they are feedrate's own, which the torch loader reads with np.load.
+    plan = DatasetPlan(recipe=load_recipe("tiny"), seed=0, files=many) if name == "npz" else None
     return Manifest(format=name, names=files, sizes=sizes, samples_per_file=shape[0], plan=plan)
 
 

@@ -7,6 +7,7 @@ some counts with the torch loader for trainings on these clients.
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from emulator.config.workload import Workload
 from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.errors import DatasetError, SpecError, storage_errors
 from emulator.loader import buffer_bytes, shared_bytes
-from emulator.record.machine import memory_bytes
+from emulator.record.machine import free_memory_bytes
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.run.accelerator import MonotonicClock
@@ -152,7 +153,7 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     seconds = min(POINT_SECONDS, question.seconds / 12)
     # On slow storage such a point would take all of the time. With few steps AU means nothing, and the answer
     # rests on throughput.
-    in_time = int(SLOWEST * question.seconds * rate / _batch_bytes(workload))
+    in_time = int(SLOWEST * question.seconds * rate / workload.batch_bytes)
     steps = max(LEAST_STEPS, min(math.ceil(seconds / workload.accelerator.step_seconds), in_time))
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,
@@ -186,7 +187,7 @@ def _pytorch_counts(
     """Search by halving, while there is time, for the largest fed count of trainings on these clients."""
     job = _job(question, where, PYTORCH, "torch", probed.buffered)
     workload = job.workload
-    if seconds < max(POINT_SECONDS, LEAST_STEPS * _batch_bytes(workload) / probed.buffered):
+    if seconds < max(POINT_SECONDS, LEAST_STEPS * workload.batch_bytes / probed.buffered):
         live.say(f"PyTorch: no time is left for its reads, at {show_rate(probed.buffered)} a rank")
         return
     most = _fed(storage)
@@ -198,23 +199,15 @@ def _pytorch_counts(
     _measured(job, Halving(most, job.workload.training.au_threshold, MonotonicClock(), seconds), comm)
 
 
-def _batch_bytes(workload: Workload) -> float:
-    """Return the bytes that are read for a batch."""
-    return workload.loader.batch_size * workload.sample_read.bytes_mean
-
-
 def _trainings_in_memory(workload: Workload) -> int:
     """Return the ranks that this host's memory holds: two copies of a sample per worker, and batches.
 
     Workers hand batches over in /dev/shm, which containers limit to 64 MB by default.
     """
-    import psutil  # imported here: ranks that do not need it do not pay for it
-
     loader, sample = workload.loader, workload.sample_read.bytes_mean
     buffers = buffer_bytes("torch", loader, sample) + loader.workers * sample
     shared = shared_bytes(loader, sample)
-    memory = min(psutil.virtual_memory().available, memory_bytes())
-    return int(min(memory / buffers, psutil.disk_usage("/dev/shm").free / shared))
+    return int(min(free_memory_bytes() / buffers, shutil.disk_usage("/dev/shm").free / shared))
 
 
 def _measured(job: TrainingJob, schedule: Schedule, comm: Comm) -> RunResult:

@@ -97,7 +97,7 @@ def _show_workload(converted: Converted, out: Path, recipe: Path | None) -> None
     if live.for_programs():
         left = {item.key: item.why for item in converted.left_out}
         live.answer({"file": str(out), "workload": to_plain(spec), "left_out": left})
-    demand = spec.ideal_samples_per_second * spec.sample_read.bytes_mean
+    demand = spec.demand
     typer.echo(f"{out}: {spec.title}")
     typer.echo(
         f"  {spec.sample.format}, {show_bytes(spec.sample.bytes_mean)} a sample, batch size "

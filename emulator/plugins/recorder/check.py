@@ -121,7 +121,7 @@ def _stored(loader: Loader, workload: Workload) -> float | None:
     if loader.batch_storage_bytes is None:
         raise SpecError("it is not known whether the job read from storage or from memory", "")
     # Not relative to the bytes of its calls: libraries read headers again, and page faults make no calls.
-    stored = loader.batch_storage_bytes / (workload.sample_read.bytes_mean * workload.loader.batch_size)
+    stored = loader.batch_storage_bytes / workload.batch_bytes
     if _WARM < stored < _COLD:
         raise SpecError(
             f"{stored:.0%} of the job's bytes came from storage, the others from memory, unlike any replay's",
@@ -147,8 +147,7 @@ def _kept(loader: Loader, workload: Workload) -> float:
     # The counters of a process that is killed lag behind, which matters if few steps came later.
     if loader.batch_call_bytes is None or loader.reads.mapped or loader.share_read > 0.5:
         return 0.0
-    batch = workload.sample_read.bytes_mean * workload.loader.batch_size
-    return max(0.0, 1 - loader.batch_call_bytes / batch)
+    return max(0.0, 1 - loader.batch_call_bytes / workload.batch_bytes)
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:

@@ -180,13 +180,11 @@ def patch(module: Any) -> Callable[[], None]:
     @functools.wraps(begin)
     def init(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, loader, *args, **kwargs)
-        self._feedrate_sizes = collections.deque()
         _begin_epoch(self, loader)
 
     @functools.wraps(reset)
     def again(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> Any:
         result = reset(self, loader, first_iter, *args, **kwargs)
-        self._feedrate_sizes = collections.deque()
         if not first_iter:
             _begin_epoch(self, loader)
         return result
@@ -276,6 +274,7 @@ def _begin_epoch(iterator: Any, loader: Any) -> None:
         _loaders[loader][1] += 1
         number, epoch = _loaders[loader]
     iterator._feedrate_loader, iterator._feedrate_epoch, iterator._feedrate_step = number, epoch, 0
+    iterator._feedrate_sizes = collections.deque()  # of the batches that were asked for and are on their way
     iterator._feedrate_asks = loader  # until it is described: a loop may keep only its iterator
 
 
