@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import sys
@@ -191,6 +192,11 @@ class Verbs(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in VERBS and (close := difflib.get_close_matches(args[0], VERBS, n=1)):
+            raise SpecError(f"there is no command {args[0]!r}", f"did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
@@ -208,6 +214,9 @@ class Verbs(TyperGroup):
         with formatter.section("Exit status"):
             formatter.write_dl([(str(status), meaning) for status, meaning in EXIT_STATUS.items()])
 
+
+UsageError: Any = typer.BadParameter.__base__
+"""The error of an option parser. Typer exports only a subclass of it."""
 
 app = typer.Typer(
     name="feedrate",
@@ -246,9 +255,16 @@ def command() -> int:
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
     try:
         sys.argv[1:] = with_defaults(sys.argv[1:], verb_command)
-        app(prog_name="feedrate")
+        return app(prog_name="feedrate", standalone_mode=False) or 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except UsageError as error:
+        if not sys.argv[1:]:
+            error.show()  # the help
+        elif rank_hint() == 0:
+            verb = getattr(error.ctx, "command_path", "feedrate")
+            print(f"feedrate: error: {error.format_message().rstrip('.')}; see {verb} -h", file=sys.stderr)
+        return int(error.exit_code)
     except FeedrateError as error:
         if rank_hint() == 0:  # every rank has the same error: print it once
             print(f"feedrate: error: {error}", file=sys.stderr)
@@ -266,4 +282,3 @@ def command() -> int:
     except Exception as error:  # noqa: BLE001  a bug
         print(f"feedrate: error: {unexpected(error)}", file=sys.stderr)
         return FeedrateError.exit_code
-    return 0

@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 import typer
+from command import feedrate
 
 from emulator.cli.main import app, parameters
 from emulator.registry import VERBS
@@ -24,3 +25,15 @@ def test_examples_are_command_lines_that_the_verb_takes(verb):
             command.get_help(context)
     written = [name for rows in parameters(command, context).values() for name, _ in rows]
     assert not [name for name in written if "<" in name], "a type of Python"
+
+
+@pytest.mark.parametrize(
+    "words", ["swep", "xyzzy", "--nope", "sweep --nonsense", "sweep -n many", "sweep --steps", "record"]
+)
+def test_a_wrong_command_line_is_one_line(words):
+    done = feedrate(*words.split())
+    assert done.status == 2 and done.one_line() == done.err.rstrip("\n")
+
+
+def test_the_nearest_command_is_named():
+    assert "did you mean 'sweep'?" in feedrate("swep").one_line()
