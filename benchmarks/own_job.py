@@ -1,259 +1,223 @@
-"""Is the replay of a recorded job as fast as the job? Three real trainings on a capped block device. As root.
+"""Is the replay of a recorded job as fast as the job? On a block device of a known rate and latency, as root.
 
-    python benchmarks/own_job.py KIND FOLDER [PHASE...]     KIND: volumes, images, slices
+    python benchmarks/own_job.py KIND FOLDER [--processes N] [--turns N] [--only CONDITION...]
+    python benchmarks/own_job.py KIND FOLDER --overhead RUNS [--processes N]
 
-Phases, in this order: up, alone, 0, 1, 2 (the rates), both, 0, 1, 2, table, down; without any, all of them.
-The job is recorded alone, at the highest rate, and replayed with 1 and 2 processes; for `both` it is
-recorded with two processes, and replayed with two. At each rate, in TURNS, the job runs before and after
-its replays, every file out of the page cache first, in a random order of the turn's. Steps after the first
-are compared, a replay with the mean of the two runs around it. The job's AU is the recorded step time
-against the time that a step took: beyond 100 % the recorded one is longer. Phases of their own, after up:
-`overhead` and, with two processes, `overhead-both`.
+The kinds of jobs are in own_job_kinds.py; $JOB_PYTHON runs them. The job is recorded on a device without
+limits, out of the page cache. Then the job and its replays with torch and direct run in turns: in memory, on
+a device that gives 60 and 40 % of the bytes/s that the job took from one without limits, and with a latency
+of 3 ms. Everything but `memory` begins out of the page cache. A line of stdout is a condition. --overhead
+records with tracing and timing switched off and on in blocks of steps (own_job_blocks.py).
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from own_job_blocks import ON, TRACED
-from own_job_train import BATCH
+from own_job_kinds import SYNC, rate_of
 
-ROOT = Path(__file__).resolve().parents[1]
-DEVICE, TRAIN = ROOT / "tests/lab/device.sh", Path(__file__).with_name("own_job_train.py")
-BLOCKS_OF = TRAIN.with_name("own_job_blocks.py")
-STEPS = {"volumes": 60, "images": 90, "slices": 90}
-RECORDED = {"volumes": 190, "images": 240, "slices": 190}
-"""Steps of the recorded run, of each of two, too: reads are traced in the first hundred, the others are
-timed. None is the last of an epoch, where workers have nothing left to do and leave cores to computing."""
-RATES = {"volumes": (100, 24, 12), "images": (200, 40, 16), "slices": (300, 80, 30)}
-"""MB/s: more than two processes need; less than two; less than one."""
-TURNS = {"volumes": (3, 1, 1), "images": (3, 1, 1), "slices": (3, 2, 2)}
-"""At the highest rate computing decides, and machines drift: it is recorded anew in each turn. How much of
-one file the kernel reads ahead depends on the order in which its slices are read."""
-LOADERS = ("torch", "direct")
-PAIRS = 10
-PORT = 29511
-ENV = {
-    **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}  # fmt: skip
+from emulator.config.workload import load_workload
+from emulator.record.out import read_result
+from emulator.record.steps import read_steps
+
+BENCHMARKS = Path(__file__).parent
+LAB = BENCHMARKS.parent / "tests/lab"
+JOB, BLOCKS_OF = BENCHMARKS / "own_job_kinds.py", BENCHMARKS / "own_job_blocks.py"
+PYTHON = os.environ.get("JOB_PYTHON", sys.executable)
+FEEDRATE = (sys.executable, "-m", "emulator")
+STEPS, LATE = 120, 0.003
+RECORDED = {"queue": 340, "validation": 240, "parquet": 120, "turn": 180}
+"""Steps of the recorded run, where 140, forty of them traced, are too few or too many."""
+CONDITIONS = ("memory", "60 %", "40 %", "3 ms")
 
 
-def run(*words: object, **more: str) -> str:
+def run(*words: object) -> str:
     command = [str(word) for word in words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**ENV, **more})
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
     sys.stderr.write(done.stderr)
     return done.stdout
 
 
-class Capped:
-    """A device whose rate can be changed."""
+def launcher(processes: int) -> list[object]:
+    torchrun = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
+    return [PYTHON] if processes == 1 else torchrun
+
+
+class Medium:
+    """A device under FOLDER/mnt whose rate and latency can be changed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mount = folder, folder / "mnt"
-        self.group = f"/sys/fs/cgroup/blkio/feedrate-{folder.name}"
 
     def up(self) -> None:
-        self.folder.mkdir(parents=True)
-        run(DEVICE, "up", self.folder, "4G", 10**9)
+        run(LAB / "device.sh", "up", self.folder, "3G", 0, "shared")
 
-    def rate(self, megabytes: int) -> None:
-        path = Path(self.group) / "blkio.throttle.read_bps_device"
-        device = path.read_text().split()[0]
-        path.write_text(f"{device} {megabytes * 10**6}")
+    def limit(self, rate: float, late: float) -> None:
+        """Mount the same data with another rate, in bytes/s, and latency, in seconds; 0 is no limit."""
+        loop = run("findmnt", "-no", "SOURCE", self.mount).strip()
+        run("umount", self.mount)
+        run("losetup", "-d", loop)
+        image = self.folder / "image"
+        while image.is_mount():
+            time.sleep(0.1)  # the loop device lets go of it in its own time
+            with suppress(SystemExit):
+                run("umount", image)
+        run(sys.executable, LAB / "medium.py", self.folder / "backing", image, int(rate), late)
+        loop = run("losetup", "-f", "--show", "--direct-io=on", image).strip()
+        (Path("/sys/block") / Path(loop).name / "queue/read_ahead_kb").write_text("128")
+        run("mount", "-o", "noatime", loop, self.mount)
 
-    def within(self, *words: object) -> list[str]:
-        return [str(DEVICE), "in", self.group, *map(str, words)]
+    def bytes_read(self) -> int:
+        loop = Path(run("findmnt", "-no", "SOURCE", self.mount).strip()).name
+        return 512 * int((Path("/sys/block") / loop / "stat").read_text().split()[2])
 
-    def evict(self) -> None:
+    def cache(self, warm: bool) -> None:
+        """Read every file, or remove all from the page cache."""
         os.sync()
         for path in self.mount.rglob("*"):
             if path.is_file():
                 with path.open("rb") as file:
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    if not warm:
+                        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    while warm and file.read(2**22):
+                        pass
 
 
-def real(device: Capped, kind: str, ranks: int, seed: int) -> tuple[float, float]:
-    """(samples/s of all ranks, seconds a step) of the job itself."""
-    words = device.within(sys.executable, TRAIN, "train", kind, device.mount / "data", STEPS[kind])
-    places = [
-        {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(PORT + seed),
-        }
-        for rank in range(ranks)
-    ]
-    started = [
-        subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**ENV, "SEED": str(seed), **place})
-        for place in places
-    ]
-    found = [json.loads(one.communicate()[0].splitlines()[-1]) for one in started]
-    seconds = max(one["seconds"] for one in found)
-    return sum(one["samples"] for one in found) / seconds, seconds / (STEPS[kind] - 1)
+class Job:
+    """A kind of job with its data, as so many processes."""
+
+    def __init__(self, kind: str, medium: Medium, processes: int) -> None:
+        self.kind, self.medium, self.processes = kind, medium, processes
+        self.data, self.out = medium.mount / "data", medium.folder / "job"
+
+    def words(self, steps: int) -> list[object]:
+        return [*launcher(self.processes), JOB, "train", self.kind, self.data, steps]
+
+    def alone(self) -> dict[str, float]:
+        """Return the job's own line: the rate of a process in samples/s, and the seconds of its steps."""
+        found: dict[str, float] = json.loads(run(*self.words(STEPS)).splitlines()[-1])
+        return {**found, "rate": self.processes * found["rate"]}
+
+    def record(self) -> str | None:
+        """Record the job and make data for its replay; or return why there is no workload."""
+        words = [*FEEDRATE, "record", "--out", self.out, "--force", "--traced-steps", 40, "--",
+                 *self.words(RECORDED.get(self.kind, 140))]  # fmt: skip
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+        sys.stderr.write(done.stderr)
+        if not (self.out / "workload.toml").exists():
+            return done.stderr.strip().splitlines()[-1]
+        run(*FEEDRATE, "generate", self.medium.mount / "replay", "--recipe", self.out / "recipe.toml")
+        return None
+
+    def replay(self, loader: str, cache: str) -> tuple[float, list[str]]:
+        """Return samples/s of all ranks and the names of the flags."""
+        out = self.medium.folder / "out"
+        run(*FEEDRATE, "run", self.medium.mount / "replay", "--workload", self.out / "workload.toml", "-n",
+            self.processes, "--loader", loader, "--steps", STEPS, "--out", out, "--force", "--cache", cache,
+        )  # fmt: skip
+        rows = read_steps(out)
+        workload = load_workload(str(self.out / "workload.toml"))
+        samples = workload.loader.batch_size * workload.job.samples
+        got = np.sort(rows["got"][rows["rank"] == 0])
+        rate = self.processes * rate_of(got, samples, SYNC if self.kind == "queue" else 1)
+        return rate, [flag.name for flag in read_result(out).points[0].flags]
 
 
-FEEDRATE = (sys.executable, "-m", "emulator")
-
-
-def launcher(ranks: int) -> list[object]:
-    torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", ranks]
-    return [sys.executable] if ranks == 1 else torchrun
-
-
-def record(device: Capped, kind: str, ranks: int) -> None:
-    device.rate(RATES[kind][0])
-    device.evict()
-    data = device.mount / "replay"
-    run(*device.within(
-        *FEEDRATE, "record", "--out", device.folder / "job", "--force", "--traced-steps", 100, "--",
-        *launcher(ranks), TRAIN, "train", kind, device.mount / "data", RECORDED[kind],
-    ))  # fmt: skip
-    if not data.exists():
-        run(*FEEDRATE, "generate", data, "--recipe", device.folder / "job" / "recipe.toml")
-
-
-def replay(device: Capped, kind: str, ranks: int, loader: str, seed: int) -> tuple[float, float, list[str]]:
-    """(samples/s of all ranks, AU, names of its flags) of the replay."""
-    out = device.folder / "out"
-    run(*device.within(
-        *FEEDRATE, "run", device.mount / "replay", "--workload", device.folder / "job" / "workload.toml",
-        "-n", ranks, "--loader", loader, "--steps", STEPS[kind], "--out", out, "--force",
-        "--set", f"training.shuffle_seed={seed}",
-    ))  # fmt: skip
-    (point,) = json.loads((out / "run.json").read_text())["points"]
-    return point["samples_per_second"], point["au"], [flag["name"] for flag in point["flags"]]
-
-
-def measure(device: Capped, kind: str, number: int, recorded: int, counts: tuple[int, ...]) -> None:
-    rows: dict[int, list[dict[str, object]]] = {ranks: [] for ranks in counts}
-    for turn in range(TURNS[kind][number]):
-        if turn and not number:
-            record(device, kind, recorded)
-        step = json.loads((device.folder / "job" / "record.json").read_text())["step"]["seconds"]
-        device.rate(RATES[kind][number])
-        for ranks in counts:
-            seed, jobs, replays = 10 * turn + 2 * number + ranks, [], {}
-            for loader in ("job", *LOADERS, "job"):
-                device.evict()
-                if loader == "job":
-                    jobs.append(real(device, kind, ranks, seed))
+def measure(job: Job, turns: int, only: list[str]) -> None:
+    medium = job.medium
+    refused = job.record()
+    medium.cache(warm=False)
+    before = medium.bytes_read()
+    demand = job.alone()["seconds"]
+    demand = (medium.bytes_read() - before) / demand
+    for condition in only:
+        rate = demand * {"60 %": 0.6, "40 %": 0.4}.get(condition, 0)
+        medium.limit(rate, LATE if condition == "3 ms" else 0)
+        found: dict[str, list[float]] = {}
+        flags: set[str] = set()
+        for turn in range(turns):
+            for how in (
+                ("job",) if refused else (("torch", "job", "direct"), ("direct", "job", "torch"))[turn % 2]
+            ):
+                medium.cache(warm=condition == "memory")
+                if how == "job":
+                    found.setdefault(how, []).append(job.alone()["rate"])
                 else:
-                    replays[loader] = replay(device, kind, ranks, loader, seed)
-            speeds, took = zip(*jobs, strict=True)
-            row = {"step": step, "jobs": speeds, "job_au": step / fmean(took)}
-            for loader, (speed, au, flags) in replays.items():
-                row |= {loader: speed / fmean(speeds) - 1, f"{loader}_au": au, f"{loader}_flags": flags}
-            rows[ranks].append(row)
-    with (device.folder / "rows.jsonl").open("a") as file:
-        for ranks, turns in rows.items():
-            facts = {"rate": RATES[kind][number], "ranks": ranks, "recorded": recorded}
-            file.write(json.dumps({**facts, "turns": turns}) + "\n")
+                    replayed, seen = job.replay(how, "warm" if condition == "memory" else "cold")
+                    found.setdefault(how, []).append(replayed)
+                    flags |= set(seen)
+        told: dict[str, Any] = {"kind": job.kind, "processes": job.processes, "condition": condition}
+        told |= {"MB/s": round(rate / 1e6, 1), "job": [round(one, 1) for one in found["job"]]}
+        for how in ("torch", "direct"):
+            told[how] = [round(one / median(found["job"]) - 1, 4) for one in found.get(how, [])]
+        told |= {"flags": sorted(flags), "refused": refused, "load": os.getloadavg()[0]}
+        print(json.dumps(told), flush=True)
 
 
-def middle(row: dict[str, Any], name: str) -> float:
-    """Return the median of a row's turns."""
-    return median(turn[name] for turn in row["turns"])
-
-
-def table(device: Capped, kind: str) -> None:
-    print(f"{kind}: batch size {BATCH[kind]}; medians of turns")
-    print("MB/s  processes (recorded)  step, ms        job, samples/s    torch (turns)    direct (turns)")
-    for row in map(json.loads, (device.folder / "rows.jsonl").read_text().splitlines()):
-        steps = [1e3 * turn["step"] for turn in row["turns"]]
-        jobs = [speed for turn in row["turns"] for speed in turn["jobs"]]
-        words = [
-            f"{row['rate']:4d}  {row['ranks']:9d} ({row['recorded']})",
-            f"{min(steps):6.1f} to {max(steps):6.1f}  {min(jobs):6.1f} to {max(jobs):6.1f}",
-        ]
-        for loader in LOADERS:
-            each = " ".join(f"{turn[loader]:+.1%}" for turn in row["turns"])
-            words.append(f"{middle(row, loader):+.1%} ({each})")
-        aus = " ".join(f"{middle(row, f'{one}_au'):.1%}" for one in ("job", *LOADERS))
-        flags = {name for turn in row["turns"] for name in turn["torch_flags"]}
-        print("   ".join([*words, f"AU {aus}", *sorted(flags)]))
-
-
-def overhead(device: Capped, kind: str, ranks: int) -> None:
-    """Recorded against not, everything in memory: blocks of steps of the same run, and runs in turns."""
-    device.rate(10_000)
-    group = Path("/sys/fs/cgroup/cpuacct") / device.folder.name
+def overhead(job: Job, runs: int) -> None:
+    """Print what recording costs, in memory: traced steps, and steps that are only timed, against neither."""
+    group = Path("/sys/fs/cgroup/cpuacct") / job.medium.folder.name
     group.mkdir(exist_ok=True)
-    job = [*launcher(ranks), BLOCKS_OF, kind, device.mount / "data", group]
-    recorded = [
-        *FEEDRATE, "record", "--out", device.folder / "overhead", "--force", "--warmup", 0, "--traced-steps",
-        TRACED, "--no-check", "--", *job,
-    ]  # fmt: skip
-    turns = []
-    for turn in range(PAIRS + 1):
-        said = {}
-        for which in ("on", "off") if turn % 2 else ("off", "on"):
-            ended = run(DEVICE, "in", group, *(recorded if which == "on" else job))
-            said[which] = json.loads(ended.splitlines()[-1])
-        if turn:  # the first reads what is not in memory yet
-            turns.append(said)
-            with (device.folder / "overhead.jsonl").open("a") as file:
-                file.write(json.dumps({"ranks": ranks, **said}) + "\n")
-    group.rmdir()
-    overhead_table(kind, ranks, turns)
-
-
-def overhead_table(kind: str, ranks: int, turns: list[dict[str, Any]]) -> None:
-    found: dict[str, list[NDArray[np.float64]]] = {}  # wall clock and CPU, recorded / not
-    for said in turns:
-        steps, plain = (
-            np.diff(np.array(said[which])[:, 1:], axis=0) / np.diff(np.array(said[which])[:, :1], axis=0)
-            for which in ("on", "off")
-        )
+    words = [LAB / "device.sh", "in", group, *FEEDRATE, "record", "--out", job.out, "--force", "--warmup", 0,
+             "--traced-steps", TRACED, "--no-check", "--", *launcher(job.processes), BLOCKS_OF, job.kind,
+             job.data, group]  # fmt: skip
+    ratios: dict[str, list[Any]] = {"traced": [], "only timed": []}
+    for _ in range(runs):
+        job.medium.cache(warm=True)
+        marks = np.array(json.loads(run(*words).splitlines()[-1]))
+        steps = np.diff(marks[:, 1:], axis=0) / np.diff(marks[:, :1], axis=0)  # wall clock and CPU of a step
         on, off = (steps[2:][np.array(ON) == one].reshape(-1, 2, 2).mean(axis=1) for one in (True, False))
-        for name, ratio in {
-            "only timed, blocks of one run": on / off,
-            "only timed, runs in turns": on.mean(axis=0)[None] / plain[2:].mean(axis=0),
-            "traced, blocks of one run": steps[:1] / off.mean(axis=0),
-            "traced, runs in turns": steps[:1] / plain[:1],
-        }.items():
-            found.setdefault(name, []).extend(ratio)
-    wall, cpu = 1e3 * off.mean(axis=0)
-    print(f"{kind}, processes: {ranks}; a step {wall:.1f} ms, {cpu:.1f} ms of CPU")
-    for name, ratios in found.items():
-        for of, each in zip(("time", "CPU"), np.sort(np.array(ratios), axis=0).T - 1, strict=True):
-            edge = int(len(each) / 2 - 0.98 * math.sqrt(len(each)))  # the sign test's 95 %
-            interval = f"{each[edge]:+.2%} to {each[-1 - edge]:+.2%}"
-            print(f"{name}, {of}: {median(each):+.2%} ({interval}), {len(each)}")
+        ratios["only timed"].extend(on / off)
+        ratios["traced"].append(steps[0] / off.mean(axis=0))
+    group.rmdir()
+    told: dict[str, Any] = {
+        "kind": job.kind,
+        "processes": job.processes,
+        "step_ms": round(1e3 * off.mean(axis=0)[0], 1),
+    }
+    for name, each in ratios.items():
+        ordered = np.sort(np.array(each), axis=0) - 1
+        edge = max(0, int(len(ordered) / 2 - 0.98 * math.sqrt(len(ordered))))  # the sign test's 95 %
+        for of, values in zip(("time", "CPU"), ordered.T, strict=True):
+            told[f"{name}, {of}"] = [
+                round(float(v), 4) for v in (median(values), values[edge], values[-1 - edge])
+            ]
+    print(json.dumps(told), flush=True)
 
 
 def main() -> None:
-    kind, device = sys.argv[1], Capped(Path(sys.argv[2]))
-    for phase in sys.argv[3:] or ("up", "alone", "0", "1", "2", "both", "0", "1", "2", "table", "down"):
-        if phase == "up":
-            device.up()
-            run(sys.executable, TRAIN, "make", kind, device.mount / "data")
-        elif phase in ("alone", "both"):
-            record(device, kind, 1 + (phase == "both"))
-        elif phase == "table":
-            table(device, kind)
-        elif phase.startswith("overhead"):
-            overhead(device, kind, 1 + phase.endswith("both"))
-        elif phase == "down":
-            run(DEVICE, "down", device.folder)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=CONDITIONS, choices=CONDITIONS)
+    parser.add_argument("--overhead", type=int, default=0, metavar="RUNS")
+    asked = parser.parse_args()
+    job = Job(asked.kind, Medium(asked.folder), asked.processes)
+    job.medium.up()
+    try:
+        run(PYTHON, JOB, "make", asked.kind, job.data)
+        if asked.overhead:
+            overhead(job, asked.overhead)
         else:
-            seen = json.loads((device.folder / "job" / "record.json").read_text())
-            recorded = len({loader["rank"] for loader in seen["loaders"]})
-            measure(device, kind, int(phase), recorded, counts=(1, 2)[recorded - 1 :])
+            measure(job, asked.turns, asked.only)
+    finally:
+        subprocess.run([LAB / "device.sh", "down", asked.folder], check=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A training of own_job_train that switches its own recording off and on, ten steps at a time, once reads are
+"""A training of own_job_kinds that switches its own recording off and on, ten steps at a time, once reads are
 no longer traced. Off: the hook in its process does nothing, and the recorder is stopped.
 
     feedrate record --out JOB --warmup 0 --traced-steps 60 -- python own_job_blocks.py KIND FOLDER CGROUP
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import psutil
-from own_job_train import train
+from own_job_kinds import train
 
 TRACED, BLOCK, BLOCKS = 60, 10, 12
 AT = (15, 55, *(70 + BLOCK * number for number in range(BLOCKS + 1)))

@@ -1,0 +1,696 @@
+"""Training jobs in the styles that people use, and their data. They know feedrate by its marks at most.
+
+    python own_job_kinds.py make KIND FOLDER            the data
+    python own_job_kinds.py train KIND FOLDER STEPS     trains; under torchrun as one of several
+
+volumes, images and slices train small networks on the CPU; the others sleep for STEP seconds. Several
+processes average gradients at each step. The last line on stdout is JSON: the samples/s of this process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+STEP = 0.025
+PROCESSES, RANK = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+SYNC = 20
+"""Steps after which the host of `queue` waits for its accelerator."""
+
+
+# ---- Data.
+
+
+def arrays(data: Path) -> None:
+    for number, size in enumerate(np.random.default_rng(1).integers(15_000, 30_000, 1600)):
+        np.save(data / f"{number:05d}.npy", np.random.default_rng(number).random(size, np.float32))
+
+
+def cases(data: Path) -> None:
+    draw = np.random.default_rng(7)
+    for number, edge in enumerate(draw.integers(48, 72, 800)):
+        x = draw.standard_normal((edge, 64, 64), np.float32)
+        np.savez(data / f"case_{number:04d}.npz", x=x, y=(x > 0).astype(np.uint8))
+
+
+def blobs(data: Path) -> None:
+    draw = np.random.default_rng(7)
+    for number in range(8000):
+        folder = data / f"{number % 10}"
+        folder.mkdir(exist_ok=True)
+        size = int(np.clip(draw.lognormal(11.5, 0.4), 30_000, 400_000))
+        (folder / f"{number:05d}.jpg").write_bytes(draw.bytes(size))
+
+
+def photos(data: Path) -> None:
+    from PIL import Image
+
+    draw = np.random.default_rng(1)
+    for number in range(1600):
+        folder = data / f"{number % 10}"
+        folder.mkdir(exist_ok=True)
+        smooth = draw.integers(0, 256, (32, 32, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+        noisy = smooth // 2 + draw.integers(0, 128, smooth.shape, np.uint8)
+        Image.fromarray(noisy).save(folder / f"{number:05d}.jpg", quality=90)
+
+
+def tokens(data: Path) -> None:
+    np.random.default_rng(1).integers(0, 2**16, 96 * 2**20, np.uint16).tofile(data / "tokens.bin")
+
+
+def documents(data: Path) -> None:
+    """Megatron's: a file of tokens, and one of where each document begins."""
+    tokens(data)
+    lengths = np.random.default_rng(1).integers(10_000, 50_000, 3000)
+    np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64).tofile(data / "tokens.idx")
+
+
+def arrow(data: Path) -> None:
+    import datasets
+
+    rows = np.random.default_rng(1).integers(0, 2**31, (4000, 8192), np.int32)
+    datasets.Dataset.from_dict({"x": list(rows)}).save_to_disk(str(data / "set"))
+
+
+def hdf5(data: Path) -> None:
+    import h5py
+
+    with h5py.File(data / "train.h5", "w") as file:
+        made = file.create_dataset("x", (5000, 16384), "u2", chunks=(1, 16384))
+        for first in range(0, 5000, 500):
+            draw = np.random.default_rng(first)
+            made[first : first + 500] = draw.integers(0, 2**16, (500, 16384), np.uint16)
+
+
+def contiguous(data: Path) -> None:
+    import h5py
+
+    draw = np.random.default_rng(7)
+    with h5py.File(data / "all.h5", "w") as file:
+        made = file.create_dataset("x", (6400, 32768), "f4")
+        for start in range(0, 6400, 100):
+            made[start : start + 100] = draw.standard_normal((100, 32768), np.float32)
+
+
+def netcdf(data: Path) -> None:
+    import xarray
+
+    values = np.random.default_rng(1).random((2000, 128, 256), np.float32)
+    made = xarray.Dataset({"t": (("time", "lat", "lon"), values)})
+    made.to_netcdf(data / "t.nc", engine="h5netcdf", encoding={"t": {"chunksizes": (1, 128, 256)}})
+
+
+def volumes(data: Path) -> None:
+    import nibabel
+
+    for number in range(1500):
+        volume = np.random.default_rng(number).integers(0, 400, (48, 48, 20), np.int16)
+        labels = (volume > 300).astype(np.uint8)
+        nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), data / f"{number:04d}_x.nii.gz")
+        nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), data / f"{number:04d}_y.nii.gz")
+
+
+def shards(data: Path) -> None:
+    """MosaicML's: a head of offsets, then samples."""
+    draw = np.random.default_rng(1)
+    for number in range(8):
+        sizes = draw.integers(20_000, 60_000, 500)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]) + 4 * 502
+        with (data / f"shard.{number:05d}.mds").open("wb") as file:
+            file.write(np.uint32([len(sizes), *offsets]).tobytes())
+            file.write(draw.bytes(int(sizes.sum())))
+
+
+def pages(data: Path) -> None:
+    """FFCV's: one file of pages of 2 MiB, each of 50 samples."""
+    draw = np.random.default_rng(1)
+    with (data / "train.beton").open("wb") as file:
+        for _ in range(120):
+            file.write(draw.bytes(2**21))
+
+
+def tensors(data: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    for number in range(8):
+        save_file({f"s{n}": torch.rand(8192) for n in range(800)}, data / f"{number}.safetensors")
+
+
+def tars(data: Path) -> None:
+    import tarfile
+
+    draw = np.random.default_rng(1)
+    for number in range(16):
+        with tarfile.open(data / f"{number:03d}.tar", "w") as tar:
+            for sample in range(250):
+                info = tarfile.TarInfo(f"{sample:05d}.bin")
+                info.size = int(draw.integers(20_000, 60_000))
+                tar.addfile(info, io.BytesIO(draw.bytes(info.size)))
+
+
+def tfrecords(data: Path) -> None:
+    import tensorflow
+
+    draw = np.random.default_rng(1)
+    for number in range(16):
+        with tensorflow.io.TFRecordWriter(str(data / f"{number:03d}.tfrecord")) as file:
+            for size in draw.integers(20_000, 60_000, 250):
+                file.write(draw.bytes(int(size)))
+
+
+def chunks(data: Path) -> None:
+    import zarr
+
+    made = zarr.create_array(
+        data / "x.zarr", shape=(1600, 20_000), chunks=(1, 20_000), dtype="f4", compressors=None
+    )
+    for number in range(1600):
+        made[number] = np.random.default_rng(number).random(20_000, np.float32)
+
+
+def groups(data: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    draw = np.random.default_rng(1)
+    for number in range(16):
+        table = pyarrow.table({name: draw.random(10_000, np.float32) for name in "abcdefgh"})
+        parquet.write_table(table, data / f"{number:03d}.parquet", row_group_size=1000, compression="none")
+
+
+# ---- Datasets.
+
+
+class ByIndex:
+    length: int | None = None
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.files = sorted(path for path in data.rglob("*") if path.is_file())
+        self.opened: Any = None
+
+    def __len__(self) -> int:
+        return self.length or len(self.files)
+
+
+class Npy(ByIndex):
+    def __getitem__(self, index: int) -> Any:
+        return np.load(self.files[index])[:1000]
+
+
+class Cases(ByIndex):
+    def __getitem__(self, index: int) -> Any:
+        with np.load(self.files[index]) as case:
+            x, y = case["x"], case["y"]
+        at = [int(np.random.randint(0, edge - 31)) for edge in x.shape]
+        crop = tuple(slice(start, start + 32) for start in at)
+        return x[crop][None].copy(), y[crop].astype(np.int64)
+
+
+class Blobs(ByIndex):
+    """The head of a file stands for what a decoder would make of it."""
+
+    def __getitem__(self, index: int) -> Any:
+        data = np.frombuffer(self.files[index].read_bytes(), np.uint8)[: 3 * 64 * 64]
+        return data.reshape(3, 64, 64).astype(np.float32) / 255, int(self.files[index].parent.name)
+
+
+class Photos(ByIndex):
+    def __getitem__(self, index: int) -> Any:
+        from PIL import Image
+
+        return np.asarray(Image.open(self.files[index]).convert("RGB"))[:64, :64].copy()
+
+
+class Windows(ByIndex):
+    """Tokens of a map that each worker makes for itself."""
+
+    window = 50_000
+    length = 96 * 2**20 // window
+
+    def __getitem__(self, index: int) -> Any:
+        if self.opened is None:
+            self.opened = np.memmap(self.files[0], np.uint16, "r")
+        return self.opened[index * self.window : (index + 1) * self.window].astype(np.int64)
+
+
+class Inherited(Windows):
+    """The same, of a map that is made before the workers start."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.opened = np.memmap(self.files[0], np.uint16, "r")
+
+
+class Documents(ByIndex):
+    length = 3000
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.begins = np.memmap(data / "tokens.idx", np.int64, "r")
+        self.opened = np.memmap(data / "tokens.bin", np.uint16, "r")
+
+    def __getitem__(self, index: int) -> Any:
+        return self.opened[self.begins[index] :][:10_000].astype(np.int64)
+
+
+class Rows(ByIndex):
+    length = 5000
+
+    def __getitem__(self, index: int) -> Any:
+        import h5py
+
+        if self.opened is None:
+            self.opened = h5py.File(self.files[0], "r")["x"]
+        return self.opened[index].astype(np.float32)
+
+
+class Slices(Rows):
+    length = 6400
+
+
+class Times(ByIndex):
+    length = 2000
+
+    def __getitem__(self, index: int) -> Any:
+        import xarray
+
+        if self.opened is None:
+            self.opened = xarray.open_dataset(self.files[0], engine="h5netcdf")
+        return self.opened["t"].isel(time=index).values
+
+
+class Volumes(ByIndex):
+    def __len__(self) -> int:
+        return len(self.files) // 2
+
+    def __getitem__(self, index: int) -> Any:
+        import nibabel
+
+        return [np.asarray(nibabel.load(path).dataobj)[:8] for path in self.files[2 * index : 2 * index + 2]]
+
+
+class Mds(ByIndex):
+    length = 4000
+
+    def __getitem__(self, index: int) -> Any:
+        with self.files[index // 500].open("rb") as file:
+            file.seek(4 * (1 + index % 500))
+            begin, end = np.frombuffer(file.read(8), np.uint32)
+            file.seek(int(begin))
+            return np.frombuffer(file.read(int(end - begin)), np.uint8)[:16000].copy()
+
+
+class Tensors(ByIndex):
+    length = 6400
+
+    def __getitem__(self, index: int) -> Any:
+        from safetensors import safe_open
+
+        if self.opened is None:
+            self.opened = [safe_open(path, "pt") for path in self.files]
+        return self.opened[index % 8].get_tensor(f"s{index // 8}")
+
+
+class Chunks(ByIndex):
+    length = 1600
+
+    def __getitem__(self, index: int) -> Any:
+        import zarr
+
+        if self.opened is None:
+            self.opened = zarr.open_array(self.data / "x.zarr", mode="r")
+        return self.opened[index]
+
+
+class Groups(ByIndex):
+    length = 160
+
+    def __getitem__(self, index: int) -> Any:
+        from pyarrow import parquet
+
+        table = parquet.ParquetFile(self.files[index // 10]).read_row_group(index % 10)
+        return np.stack([column.to_numpy() for column in table.columns])
+
+
+# ---- How they are read.
+
+
+def order(dataset: Any) -> Any:
+    from torch.utils.data import DistributedSampler, RandomSampler
+
+    return DistributedSampler(dataset) if PROCESSES > 1 else RandomSampler(dataset)
+
+
+def loader(dataset: Any, workers: int = 2, batch: int = 8, **more: Any) -> Iterable[Any]:
+    from torch.utils.data import DataLoader
+
+    more = more or {"batch_size": batch, "sampler": order(dataset), "drop_last": True}
+    return DataLoader(dataset, num_workers=workers, **more)
+
+
+def batched(dataset: Any) -> Iterable[Any]:
+    """A batch sampler, and no sampler, as accelerate has it."""
+    from torch.utils.data import BatchSampler
+
+    return loader(dataset, batch_sampler=BatchSampler(order(dataset), 8, True))
+
+
+def bucketed(dataset: Npy) -> Iterable[Any]:
+    """Batches of arrays of similar sizes, padded."""
+    import torch
+
+    sizes = np.array([path.stat().st_size for path in dataset.files])
+    drawn = np.random.default_rng(RANK).permutation(len(sizes))[: len(sizes) // 80 * 80]
+    batches = [pool[np.argsort(sizes[pool])].reshape(10, 8) for pool in drawn.reshape(-1, 80)]
+
+    def padded(samples: list[Any]) -> Any:
+        return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(sample) for sample in samples])
+
+    return loader(dataset, batch_sampler=np.concatenate(batches).tolist(), collate_fn=padded)
+
+
+def accelerated(dataset: Any) -> Iterable[Any]:
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=True).prepare(batched(dataset))
+
+
+def validated(dataset: Rows) -> Iterator[Any]:
+    from torch.utils.data import Subset
+
+    batches = iter(loader(Subset(dataset, range(4000))))
+    while True:
+        for _ in range(40):
+            yield next(batches)
+        for _ in loader(Subset(dataset, range(4000, 4160)), batch_size=8):
+            time.sleep(STEP / 2)
+
+
+def streamed(samples: Callable[[int, int], Iterator[Any]]) -> Iterable[Any]:
+    """An iterable dataset; `samples` is given a worker's number and how many there are, of all processes."""
+    from torch.utils.data import IterableDataset, get_worker_info
+
+    class Streamed(IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[Any]:
+            worker = get_worker_info()
+            return samples(worker.num_workers * RANK + worker.id, worker.num_workers * PROCESSES)
+
+    return loader(Streamed(), batch_size=8)
+
+
+def shuffled(samples: Iterable[Any], most: int, seed: int) -> Iterator[Any]:
+    draw, buffer = np.random.default_rng(seed), []
+    for sample in samples:
+        buffer.append(sample)
+        if len(buffer) == most:
+            yield buffer.pop(draw.integers(most))
+
+
+def from_tars(data: Path) -> Iterable[Any]:
+    import tarfile
+
+    def samples(worker: int, of: int) -> Iterator[Any]:
+        for path in sorted(data.iterdir())[worker::of]:
+            with tarfile.open(path, "r|") as tar:
+                yield from (tar.extractfile(one).read()[:16000] for one in tar)  # type: ignore[union-attr]
+
+    return streamed(lambda worker, of: shuffled(samples(worker, of), 100, worker))
+
+
+def from_pages(data: Path) -> Iterable[Any]:
+    """FFCV's quasi-random order: random pages, and random samples of those in memory."""
+
+    def samples(worker: int, of: int) -> Iterator[Any]:
+        drawn = np.random.default_rng(5).permutation(120)[worker::of]
+        with (data / "train.beton").open("rb", buffering=0) as file:
+            for page in drawn:
+                whole = np.frombuffer(os.pread(file.fileno(), 2**21, int(page) * 2**21), np.uint8)
+                yield from whole[: 50 * 41_000].reshape(50, 41_000)[:, :16_000].copy()
+
+    return streamed(lambda worker, of: shuffled(samples(worker, of), 100, worker))
+
+
+def webdataset(data: Path) -> Iterable[Any]:
+    import webdataset as wds
+
+    files = [str(path) for path in sorted(data.iterdir())]
+    made = wds.WebDataset(files, shardshuffle=100, nodesplitter=wds.split_by_node).shuffle(200)
+    return loader(made.to_tuple("bin").map(lambda one: (len(one[0]),)).batched(8), batch_size=None)
+
+
+def huggingface(data: Path) -> Iterable[Any]:
+    import datasets
+
+    return loader(datasets.load_from_disk(str(data / "set")).with_format("torch"))
+
+
+def marked(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a loop without a DataLoader, which marks its steps."""
+    try:
+        from feedrate import mark_step  # type: ignore[import-not-found]
+    except ImportError:
+        mark_step = int
+    for batch in batches:
+        yield batch
+        mark_step(8)
+
+
+def tfdata(data: Path) -> Iterable[Any]:
+    import tensorflow
+
+    files = tensorflow.data.Dataset.list_files(str(data / "*.tfrecord")).shard(PROCESSES, RANK)
+    made = files.interleave(tensorflow.data.TFRecordDataset, cycle_length=2)
+    return made.shuffle(200).map(tensorflow.strings.length).batch(8).prefetch(2)
+
+
+def grained(dataset: Any) -> Iterable[Any]:
+    import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()
+    part = grain.sharding.ShardOptions(RANK, PROCESSES)
+    indices = grain.samplers.IndexSampler(len(dataset), part, shuffle=True, num_epochs=1, seed=1)
+    return grain.DataLoader(
+        data_source=dataset, sampler=indices, worker_count=2, worker_buffer_size=2,
+        operations=[grain.transforms.Batch(8, drop_remainder=True)],
+    )  # fmt: skip
+
+
+def pooled(dataset: Any, threads: int = 4) -> Iterator[Any]:
+    """A pool of threads reads the samples of the next two batches."""
+    with ThreadPoolExecutor(threads) as pool:
+        drawn = np.random.default_rng(RANK).permutation(len(dataset)).reshape(-1, 8)
+        ahead = [[pool.submit(dataset.__getitem__, index) for index in batch] for batch in drawn[:2]]
+        for batch in drawn[2:]:
+            ahead.append([pool.submit(dataset.__getitem__, index) for index in batch])
+            yield [sample.result() for sample in ahead.pop(0)]
+
+
+def jitted(dataset: Any) -> Iterator[Any]:
+    """A loop of JAX: samples are read one after the other, then put on the device."""
+    import jax
+
+    total = jax.jit(lambda x: x.sum())
+    for batch in np.random.default_rng(RANK).permutation(len(dataset)).reshape(-1, 8):
+        total(jax.numpy.stack([dataset[index] for index in batch])).block_until_ready()
+        yield batch
+
+
+def loop(data: Path) -> Iterator[Any]:
+    """nanoGPT's: windows at any place of a map, no DataLoader."""
+    draw = np.random.default_rng(RANK)
+    while True:
+        whole = np.memmap(data / "tokens.bin", np.uint16, "r")
+        places = draw.integers(0, len(whole) - 50_000, 8)
+        yield [whole[at : at + 50_000].astype(np.int64) for at in places]
+
+
+def lightning(data: Path, tick: Callable[[Any], None]) -> None:
+    import lightning as pl
+    import torch
+
+    class Model(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            tick(batch)
+            return self.weight.sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        plugins=[pl.fabric.plugins.environments.LightningEnvironment()],
+    )  # fmt: skip
+    trainer.fit(Model(), loader(Npy(data)))
+
+
+KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]] = {
+    "npy": (arrays, lambda data: loader(Npy(data))),
+    "turn": (arrays, lambda data: loader(Npy(data), 0)),
+    "queue": (arrays, lambda data: loader(Npy(data))),
+    "lightning": (arrays, lambda data: []),
+    "accelerate-npy": (arrays, lambda data: accelerated(Npy(data))),
+    "bucketed": (arrays, lambda data: bucketed(Npy(data))),
+    "pool": (arrays, lambda data: marked(pooled(Npy(data)))),
+    "jax": (arrays, lambda data: marked(jitted(Npy(data)))),
+    "grain": (arrays, lambda data: marked(grained(Npy(data)))),
+    "photos": (photos, lambda data: loader(Photos(data))),
+    "nii": (volumes, lambda data: loader(Volumes(data))),
+    "hdf5": (hdf5, lambda data: batched(Rows(data))),
+    "accelerate": (hdf5, lambda data: accelerated(Rows(data))),
+    "validation": (hdf5, lambda data: validated(Rows(data))),
+    "xarray": (netcdf, lambda data: loader(Times(data))),
+    "zarr": (chunks, lambda data: loader(Chunks(data))),
+    "parquet": (groups, lambda data: loader(Groups(data), batch_size=None, sampler=order(Groups(data)))),
+    "tokens": (tokens, lambda data: loader(Windows(data))),
+    "inherited": (tokens, lambda data: loader(Inherited(data))),
+    "megatron": (documents, lambda data: loader(Documents(data))),
+    "arrow": (arrow, huggingface),
+    "safetensors": (tensors, lambda data: loader(Tensors(data))),
+    "loop": (tokens, lambda data: marked(loop(data))),
+    "tars": (tars, from_tars),
+    "webdataset": (tars, webdataset),
+    "mds": (shards, lambda data: loader(Mds(data))),
+    "ffcv": (pages, from_pages),
+    "tfdata": (tfrecords, lambda data: marked(tfdata(data))),
+    "volumes": (cases, lambda data: loader(Cases(data), 4, 2)),
+    "images": (blobs, lambda data: loader(Blobs(data), 2, 16)),
+    "slices": (contiguous, lambda data: loader(Slices(data), 2, 16)),
+}
+
+
+# ---- Training.
+
+
+def network(kind: str) -> Any:
+    from torch import nn
+
+    if kind == "volumes":
+        return nn.Sequential(
+            nn.Conv3d(1, 12, 3, padding=1), nn.ReLU(), nn.Conv3d(12, 12, 3, padding=1), nn.ReLU(),
+            nn.Conv3d(12, 2, 1),
+        )  # fmt: skip
+    if kind == "images":
+        return nn.Sequential(
+            nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 24, 3, stride=2, padding=1), nn.ReLU(),
+            nn.Conv2d(24, 24, 3, stride=2, padding=1), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 10),
+        )  # fmt: skip
+    return nn.Sequential(nn.Linear(32768, 192), nn.ReLU(), nn.Linear(192, 10))
+
+
+def trained(kind: str) -> Callable[[Any], None]:
+    import torch
+
+    model = network(kind)
+    if PROCESSES > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer, loss_of = torch.optim.SGD(model.parameters(), lr=1e-3), torch.nn.CrossEntropyLoss()
+
+    def step(batch: Any) -> None:
+        x, y = (batch, torch.zeros(len(batch), dtype=torch.int64)) if kind == "slices" else batch
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def queued() -> Callable[[Any], None]:
+    """An accelerator that is given its steps ahead, as CUDA is; its host waits every SYNC steps."""
+    draw, free, count = np.random.default_rng(RANK), [0.0], [0]
+
+    def step(batch: Any) -> None:
+        free[0] = max(free[0], time.perf_counter()) + 0.03 * draw.uniform(0.95, 1.05)
+        count[0] += 1
+        time.sleep(0.001)
+        if count[0] % SYNC == 0:
+            time.sleep(max(0.0, free[0] - time.perf_counter()))
+
+    return step
+
+
+def asleep() -> Callable[[Any], None]:
+    import torch
+
+    gradient = torch.ones(250_000)
+
+    def step(batch: Any) -> None:
+        time.sleep(STEP)
+        if PROCESSES > 1:
+            torch.distributed.all_reduce(gradient)
+
+    return step
+
+
+class Done(Exception):
+    """So many steps were made."""
+
+
+def train(kind: str, data: Path, steps: int, then: Callable[[int], None] = lambda done: None) -> list[float]:
+    """Train and return when each step got its batch, in seconds; `then` is told how many steps are done."""
+    import torch
+
+    torch.set_num_threads(1)
+    if PROCESSES > 1:
+        torch.distributed.init_process_group("gloo")
+    step = (
+        trained(kind)
+        if kind in ("volumes", "images", "slices")
+        else (queued if kind == "queue" else asleep)()
+    )
+    times: list[float] = []
+
+    def tick(batch: Any) -> None:
+        times.append(time.perf_counter())
+        step(batch)
+        then(len(times))
+        if len(times) == steps:
+            raise Done
+
+    with suppress(Done):
+        while True:
+            if kind == "lightning":
+                lightning(data, tick)
+            for batch in KINDS[kind][1](data):
+                tick(batch)
+    return times
+
+
+def batch_of(kind: str) -> int:
+    return {"volumes": 2, "images": 16, "slices": 16, "parquet": 1}.get(kind, 8)
+
+
+def rate_of(times: Any, samples: float, every: int = 1) -> float:
+    """Return samples/s of the steps that got their batches at `times`, without the first 35 %.
+
+    Only every so many steps are looked at, for hosts that run ahead of their accelerators."""
+    kept = times[int(0.35 * len(times)) // every * every :: every]
+    return float(samples * every * (len(kept) - 1) / (kept[-1] - kept[0]))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "make":
+        Path(sys.argv[3]).mkdir(parents=True)
+        KINDS[sys.argv[2]][0](Path(sys.argv[3]))
+    else:
+        name = sys.argv[2]
+        times = train(name, Path(sys.argv[3]), int(sys.argv[4]))
+        rate = rate_of(times, batch_of(name), SYNC if name == "queue" else 1)
+        print(json.dumps({"rate": rate, "seconds": times[-1] - times[0]}), flush=True)
