@@ -38,7 +38,7 @@ JOB, BLOCKS_OF = BENCHMARKS / "own_job_kinds.py", BENCHMARKS / "own_job_blocks.p
 PYTHON = os.environ.get("JOB_PYTHON", sys.executable)
 FEEDRATE = (sys.executable, "-m", "emulator")
 STEPS, LATE = 120, 0.003
-RECORDED = {"queue": 340, "validation": 240, "parquet": 120, "turn": 180}
+RECORDED = {"queue": 340, "validation": 240, "parquet": 120, "turn": 180, "grain": 300}
 """Steps of the recorded run, where 140, forty of them traced, are too few or too many."""
 CONDITIONS = ("memory", "60 %", "40 %", "3 ms")
 
@@ -113,7 +113,8 @@ class Job:
         return {**found, "rate": self.processes * found["rate"]}
 
     def record(self) -> str | None:
-        """Record the job and make data for its replay; or return why there is no workload."""
+        """Record the job, cold, and make data for its replay; or return why there is no workload."""
+        self.medium.cache(warm=False)
         words = [*FEEDRATE, "record", "--out", self.out, "--force", "--traced-steps", 40, "--",
                  *self.words(RECORDED.get(self.kind, 140))]  # fmt: skip
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)

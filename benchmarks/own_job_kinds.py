@@ -31,8 +31,8 @@ SYNC = 20
 # ---- Data.
 
 
-def arrays(data: Path) -> None:
-    for number, size in enumerate(np.random.default_rng(1).integers(15_000, 30_000, 1600)):
+def arrays(data: Path, files: int = 1600) -> None:
+    for number, size in enumerate(np.random.default_rng(1).integers(15_000, 30_000, files)):
         np.save(data / f"{number:05d}.npy", np.random.default_rng(number).random(size, np.float32))
 
 
@@ -549,7 +549,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]]
     "bucketed": (arrays, lambda data: bucketed(Npy(data))),
     "pool": (arrays, lambda data: marked(pooled(Npy(data)))),
     "jax": (arrays, lambda data: marked(jitted(Npy(data)))),
-    "grain": (arrays, lambda data: marked(grained(Npy(data)))),
+    "grain": (lambda data: arrays(data, 4800), lambda data: marked(grained(Npy(data)))),
     "photos": (photos, lambda data: loader(Photos(data))),
     "nii": (volumes, lambda data: loader(Volumes(data))),
     "hdf5": (hdf5, lambda data: batched(Rows(data))),

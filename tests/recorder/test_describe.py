@@ -283,3 +283,29 @@ def test_a_small_file_beside_those_of_many_samples_holds_none():
     found = pattern(reads, 100, replace(SHUFFLED, dataset_length=8000))
     assert (found.files, found.samples_per_file, len(found.sizes)) == (2, 4000, 2)
     assert side_files([50, 1000, 1000]) == 0, "one that is small, but has its share of the bytes"
+
+
+def pages(batch_call_bytes: float) -> Pattern:
+    """Two workers have read 12 pages of 50 samples, of 120 pages in one file."""
+    iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)
+    reads = Reads(
+        files=1, files_bytes=120 * 2**21, sizes=(120 * 2**21,), visits=2, visit_bytes=12 * 2**21,
+        visit_size=2 * 120 * 2**21, bytes=12 * 2**21, requests=pieces(2**21, 12), runs=pieces(2**21, 12),
+        heads=pieces(2**21, 2), followed_files=2, followed_bytes=12 * 2**21, backward=6,
+    )  # fmt: skip
+    one = replace(seen(reads, 400, iterable), batch_call_bytes=batch_call_bytes)
+    return pattern_of(one, [one])
+
+
+def test_workers_that_share_a_file_do_not_make_its_samples_smaller():
+    assert pages(4 * 2**21 / 50).sample_bytes == pytest.approx(2**21 / 50, rel=0.01), "less their buffer"
+
+
+def test_what_a_job_that_marks_its_steps_read_into_a_buffer_makes_no_sample_larger():
+    marked = Settings(batch_size=4, workers=32, prefetch_factor=1, marked=True)
+    one = replace(seen(whole(300, 50_000), 100, marked), batch_call_bytes=4 * 50_000.0)
+    found = pattern_of(one, [one])
+    assert (found.files, found.files_per_sample, found.samples_per_file) == (300, 1, 1)
+    assert found.access.refill == "never", "no DataLoader begins anew"
+    assert any("3 times the bytes of a batch, into a buffer" in line for line in found.told)
+    assert not any("opens a file" in line for line in found.told)

@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from emulator.config.workload import AccessSpec, SampleSpec
+from emulator.config.workload import AccessSpec, Refill, SampleSpec
 from emulator.errors import SpecError
-from emulator.plugins.recorder.observation import Loader
+from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Pieces, Reads
 from emulator.storage.posix import padded
 from emulator.units import BLOCK_BYTES, show_bytes
@@ -33,7 +33,7 @@ _SIGMAS = 3.0
 _IN_ORDER = 0.2
 """Most moves backward of reads in order, as a share of those of random reads."""
 _FILLED = 1.05
-"""Bytes of the first batches, relative to later ones, above which they filled a shuffle buffer."""
+"""Bytes of the first batches, relative to later ones, above which they filled a buffer."""
 _SEVERAL = 1.5
 """Samples per file from which files have several samples each."""
 _PAGE = 4096
@@ -120,10 +120,11 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     """
     loader, *alike = (without_side_files(one) for one in (loader, *alike))
     reads, amount = loader.reads, amount_of(loader, alike)
-    demand = demand_of(loader, alike, amount)
+    demand = demand_of(loader, alike)
     order = order_of(loader, amount, demand)
-    layout = layout_of(loader, alike, demand, amount, order)
-    each = sample_bytes_read(loader, amount, demand) / layout.files_per_sample
+    of_sample = sample_bytes_read(loader, amount, demand)
+    layout = layout_of(loader, alike, demand, amount, order, of_sample)
+    each = of_sample / layout.files_per_sample
     mean_file = reads.files_bytes / reads.files
     times = each * layout.samples_per_file / mean_file
     per_file, several = layout.samples_per_file, layout.samples_per_file > 1
@@ -173,7 +174,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
 
 def _left_out(loader: Loader, amount: Amount, each: float) -> list[str]:
     """Return sentences on reads of the job that the replay changes or leaves out."""
-    reads, facts, filled = loader.reads, [], _fill(loader, amount)
+    reads, facts, filled = loader.reads, [], _fill(loader)
     if amount.mapped:
         facts.append(
             f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(amount.total)}; "
@@ -285,7 +286,7 @@ def _files_held(loader: Loader) -> float:
     return least
 
 
-def demand_of(loader: Loader, alike: Sequence[Loader], amount: Amount) -> Demand:
+def demand_of(loader: Loader, alike: Sequence[Loader]) -> Demand:
     """Rule 2: the samples behind the reads.
 
     Needs batches with a first dimension, or a batch size. Each rank draws its own samples, so different ones
@@ -293,7 +294,7 @@ def demand_of(loader: Loader, alike: Sequence[Loader], amount: Amount) -> Demand
     """
     length = _length(loader)
     different = max(1.0, sum(min(_samples(one), length or math.inf) for one in alike))
-    filled = _fill(loader, amount)
+    filled = _fill(loader)
     return Demand(samples=filled * _samples(loader), different=filled * different, length=length)
 
 
@@ -313,12 +314,14 @@ def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
     return runs * amount.run if fits else (least + most) / 2
 
 
-def _fill(loader: Loader, amount: Amount) -> float:
-    """Return the samples read per delivered sample, above 1 while a dataset filled its shuffle buffer."""
-    later, batches = loader.batch_call_bytes, loader.steps * loader.share_read * loader.ahead
-    if not (loader.settings.iterable and later and batches) or loader.reads.sizes_only:
+def _fill(loader: Loader) -> float:
+    """Return the samples read per delivered sample, above 1 while a buffer of samples filled."""
+    reads, later = loader.reads, loader.batch_call_bytes
+    batches = loader.steps * loader.share_read * loader.ahead
+    ahead = loader.settings.iterable or (loader.settings.marked and loader.settings.workers)
+    if not (ahead and later and batches) or reads.sizes_only or reads.mapped:
         return 1.0
-    filled = amount.total / batches / later
+    filled = (reads.bytes - reads.index_bytes) / batches / later
     return filled if filled > _FILLED else 1.0
 
 
@@ -346,12 +349,13 @@ def order_of(loader: Loader, amount: Amount, demand: Demand) -> Order:
 
 
 def layout_of(
-    loader: Loader, alike: Sequence[Loader], demand: Demand, amount: Amount, order: Order
+    loader: Loader, alike: Sequence[Loader], demand: Demand, amount: Amount, order: Order, of_sample: float
 ) -> Layout:
     """Rule 5: samples per file, or files per sample.
 
-    Needs the numbers of files and of different samples. Some samplers draw the same sample again; then visits
-    that read a whole file distinguish files of one sample from files of many.
+    Needs the numbers of files and of different samples, and the bytes read for a sample. Some samplers draw
+    the same sample again; then visits that read a whole file distinguish files of one sample from files of
+    many.
     """
     reads, settings, different = loader.reads, loader.settings, demand.different
     files = reads.files
@@ -369,8 +373,7 @@ def layout_of(
     if (
         order != "random" and not amount.mapped and different < 0.99 * (demand.length or math.inf)
     ):  # further files were not seen
-        read = reads.visit_bytes / reads.visit_size if reads.visit_size else 1.0
-        per_file = max(2, round(different / files / min(1.0, read or 1.0)))
+        per_file = max(2, round(reads.files_bytes / reads.files / of_sample))
         files = round(demand.length / per_file) or files
     return Layout(files=files, samples_per_file=per_file, files_per_sample=1, whole=False, own=own)
 
@@ -412,9 +415,16 @@ def access_of(
         head_bytes=head,
         buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
-        refill="persistent" if loader.settings.persistent_workers else "epoch",
+        refill=refill_of(loader.settings),
     )
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
+
+
+def refill_of(settings: Settings) -> Refill:
+    """Return how reading ahead begins anew at an epoch's border. Without a DataLoader it goes on."""
+    if settings.marked:
+        return "never"
+    return "persistent" if settings.persistent_workers else "epoch"
 
 
 def _several_requests(reads: Reads) -> bool:
@@ -454,7 +464,7 @@ def _samples(loader: Loader) -> float:
 
 def opens_of(loader: Loader, files_per_sample: float) -> float:
     """Return how often each file of a sample is opened and read for that sample."""
-    return loader.reads.visits / max(1.0, files_per_sample * _samples(loader))
+    return loader.reads.visits / max(1.0, files_per_sample * _fill(loader) * _samples(loader))
 
 
 def _access_words(

@@ -18,7 +18,7 @@ from emulator.errors import FeedrateError
 from emulator.plugins.recorder.hook.feedrate_probe import usage
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Reads, Reduction
-from emulator.plugins.recorder.steps import Table, Track, batches_taken, joined, step_cpu
+from emulator.plugins.recorder.steps import FEW, Table, Track, batches_taken, joined, step_cpu
 from emulator.plugins.recorder.strace import Tracer
 
 MOST_LOADERS = 1000
@@ -45,6 +45,10 @@ class _Seen:
     """CPU nanoseconds of the process itself for these batches."""
     thread: int = 0
     """ID of the thread that marks steps, in a job that does."""
+    readers: tuple[int, ...] = ()
+    """The processes of a job that marks its steps, at the end of tracing."""
+    called: list[tuple[int, int]] = field(default_factory=list)
+    """(steps, bytes that calls of `readers` returned) until the end of tracing, and until the last poll."""
 
 
 class Watch:
@@ -187,14 +191,23 @@ class Watch:
                 self._used[process] = counters
             elif not Path(f"/proc/{process}").exists():
                 self._alive.discard(process)
+        for seen in self.loaders.values():
+            # A process that has ended is in the counters of its parent, too.
+            if seen.readers and self._alive.issuperset(seen.readers):
+                calls = sum(self._used[process].get("calls", 0) for process in seen.readers)
+                seen.called[1:] = [(len(seen.track.rows), calls)]
 
     def end_reads(self) -> None:
         """Keep the present counters and batches, because reads are not recorded after this."""
         self.poll()
         self._seen = dict(self._used)
         self.traced_until = time.monotonic_ns() if self.traced else 0
-        for seen in self.loaders.values():
+        for key, seen in self.loaders.items():
             seen.track.read = seen.track.batches
+            if seen.settings.marked:
+                seen.readers = tuple(one for one in self._alive if self._group(one) == key)
+                calls = sum(self._used.get(one, {}).get("calls", 0) for one in seen.readers)
+                seen.called = [(len(seen.track.rows), calls)]
 
     @property
     def steps(self) -> int:
@@ -237,6 +250,10 @@ class Watch:
             free, made = used, batches
             if batches > requested:  # exclude the cost of tracing
                 free, made = _since(counters, used), batches - requested
+            call_bytes = free["calls"] / made if batches > requested and "calls" in free else None
+            if settings.marked:
+                (before, so_far), (after, in_all) = ((0, 0), *self.loaders[first].called)[-2:]
+                call_bytes = (in_all - so_far) / (after - before) if after >= before + FEW else None
             loader = Loader(
                 rank=tracks[0].rank,
                 host=host,
@@ -257,7 +274,7 @@ class Watch:
                 else sum(self.loaders[key].worked for key in keys)
                 / 1e9
                 / max(1, sum(self.loaders[key].untraced for key in keys)),
-                batch_call_bytes=free["calls"] / made if batches > requested and "calls" in free else None,
+                batch_call_bytes=call_bytes,
                 batch_storage_bytes=free["storage"] / made if made and "storage" in free else None,
                 reads=self.reduction.seen(first, counters, not self.traced),
             )
