@@ -40,7 +40,7 @@ from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.leader import Leader, require_samples
 from emulator.sweep.noise import noise_named
 from emulator.sweep.ranks import measure
-from emulator.sweep.schedule import FixedCounts, ForFit, Schedule, parse_counts, require_ranks
+from emulator.sweep.schedule import FixedCounts, Schedule, parse_counts, require_ranks
 from emulator.units import parse_seconds, show_bytes, show_seconds
 
 DEFAULT_RANKS = 16
@@ -147,16 +147,14 @@ class Training:
             del manifest  # and its open table: closing it hangs on storage that hangs by the end of the run
             _launch(job, ranks, gate)
         comm = world(expected=self.ranks)
-        asked = schedule(comm.size)
-        leader = Leader(job, asked)
+        leader = Leader(job, schedule(comm.size))
         with live.telling(leader.now):
             result = measure(comm.bcast(job), comm, leader)  # the other ranks are in sweep.ranks.follow
         if result is not None:
             leader.say_verdict()
             options.show_result(result, job.out)
             gate.leave(result)
-            wants_knee = job.kind == "sweep" and not isinstance(asked, ForFit)
-            if wants_knee and result.knee is not None and result.knee.kind in INCONCLUSIVE:
+            if job.kind == "sweep" and result.knee is not None and result.knee.kind in INCONCLUSIVE:
                 raise typer.Exit(Inconclusive.exit_code)
 
 
@@ -203,14 +201,6 @@ def sweep(
         ),
     ] = 0.05,
     max_runs: Annotated[int, typer.Option(min=1, help="At most this many runs.")] = 20,
-    purpose: Annotated[
-        Literal["knee", "fit"],
-        typer.Option(
-            "--for",
-            metavar="knee|fit",
-            help="What the runs are chosen for: the knee, or few runs for feedrate fit.",
-        ),
-    ] = "knee",
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="At most this much time, for example 2h.")
@@ -233,8 +223,6 @@ def sweep(
       feedrate sweep /mnt/ai/kits19 -w unet3d-a100 -n 16 --loader direct --out sweep
       feedrate sweep --resume sweep
     """
-    if purpose == "fit" and counts is not None:
-        raise SpecError("--for fit chooses the counts itself", "leave out --counts, or --for fit")
     if resume and training.out:
         raise SpecError("--resume and --out exclude each other", "a resumed sweep stays in its folder")
     spec = training.spec(gate)
@@ -253,8 +241,6 @@ def sweep(
         if fixed is not None:
             require_ranks(fixed, size)
             return FixedCounts(tuple(fixed))
-        if purpose == "fit":
-            return ForFit(size)
         search = KneeSearch(
             maximum=size, threshold=spec.training.au_threshold, precision=precision, max_runs=max_runs
         )

@@ -72,7 +72,6 @@ class Leader:
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest, self._pace = manifest, Pace(job, manifest)
-        self._schedule.hosts = len(set(hosts))
         require_apart(job.out, job.dataset)
         require_samples(job, manifest, self._schedule.largest)
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
@@ -147,11 +146,6 @@ class Leader:
     def run_by(self, spools: Sequence[tuple[Path, int, int]]) -> None:
         """Read the rates of the next point from these spools (`ranks.spool_shares`)."""
         self._spools = Spools(self.number, spools)
-
-    @property
-    def on_half(self) -> bool:
-        """True if the next point is measured on half of the hosts."""
-        return self._schedule.on_half(self._points)
 
     def progress(self, steps: int) -> None:
         """Record that rank 0 has finished `steps` steps of the point."""

@@ -65,12 +65,11 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
             with agreed(world, lambda: Spool(folder, node.rank, node.size)) as spool:
                 _probe_if_requested(job, dataset, world, checks, leader)
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
-                    on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
-                    active = world.rank in on[:count]
+                    active = world.rank in order[:count]
                     group = world.split(0 if active else 1)
                     if active:
                         if leader:
-                            leader.run_by([shares[rank] for rank in on[:count]])
+                            leader.run_by([shares[rank] for rank in order[:count]])
                         progress = leader.progress if leader else lambda steps: None
                         measured = run_point(job, dataset, number, group, spool, progress, world.links)
                         if leader and measured:
@@ -128,10 +127,3 @@ def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> l
         slots.append((seen[host] if placement == "spread" else names.index(host), rank))
         seen[host] += 1
     return [rank for _, rank in sorted(slots)]
-
-
-def half_of(hosts: Sequence[str], order: Sequence[int]) -> list[int]:
-    """Return the ranks of `order` on the first half of the hosts, which includes world rank 0."""
-    names = list(dict.fromkeys(hosts))
-    kept = names[: (len(names) + 1) // 2]
-    return [rank for rank in order if hosts[rank] in kept]

@@ -1,4 +1,4 @@
-"""Schedules: the process counts of a sweep, from a list, by halving, or for a fit."""
+"""Schedules: the process counts of a sweep, from a list or by halving."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from emulator.analysis.search import observe
 from emulator.errors import SpecError
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
@@ -17,8 +16,6 @@ class Schedule(ABC):
 
     largest: int
     """Largest count that it may choose."""
-    hosts: int = 1
-    """Number of hosts of the world; the leader sets it before the first count."""
     certain: bool = False
     """True if no measurement can change the number of runs."""
     assumption: str = ""
@@ -42,10 +39,6 @@ class Schedule(ABC):
     def verdict(self, points: Sequence[Point]) -> str:
         """Return why the sweep ended; empty if it did not, or there is nothing to report."""
         return ""
-
-    def on_half(self, points: Sequence[Point]) -> bool:
-        """Return True if the run after `points` is to be on half of the hosts."""
-        return False
 
     @property
     def seconds_left(self) -> float:
@@ -135,59 +128,3 @@ class Halving(Schedule):
             return "looking for the largest fed count"
         fed, starved = fed_between(points, self._threshold)
         return f"{fed} or more are fed, fewer than {starved}"
-
-
-class ForFit(Schedule):
-    """Chooses three or four runs for `feedrate fit`.
-
-    They are the largest count, one below the limit that it shows, one above, and with several hosts one on
-    half of them. The count below shows the loss of a single rank. The two above separate the limit from
-    run-to-run variation. Half of the hosts separate a limit of the storage from one of the hosts.
-    """
-
-    certain = True
-    BELOW, ABOVE = 0.6, 1.3
-    """The two counts, as multiples of the count whose demand equals the limit."""
-
-    def __init__(self, maximum: int) -> None:
-        self.largest = maximum
-
-    def next_count(self, points: Sequence[Point]) -> int | None:
-        counts = self._counts(points)
-        return counts[len(points)] if len(points) < len(counts) else None
-
-    def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
-        if points:
-            return self._counts(points)[len(points) :]
-        full = min(limit, self.largest)
-        self.assumption = f"here with a limit at {full:.3g} processes or above"
-        return self._around(full)
-
-    def on_half(self, points: Sequence[Point]) -> bool:
-        return self.hosts > 1 and bool(points) and len(points) == len(self._counts(points)) - 1
-
-    def outlook(self, points: Sequence[Point]) -> str:
-        half = " on half of the hosts" if self.on_half(points) else ""
-        return f"run {len(points) + 1} for a fit{half}"
-
-    def verdict(self, points: Sequence[Point]) -> str:
-        if self.next_count(points) is not None:
-            return ""
-        if self._full(points) >= self.largest:
-            return f"no limit up to {self.largest} processes: a fit gives only a lower bound of bandwidth"
-        return "the runs suffice for feedrate fit"
-
-    def _full(self, points: Sequence[Point]) -> float:
-        """Return the number of processes whose demand equals the throughput of the largest count."""
-        return observe(points[0]).efficiency * points[0].ranks
-
-    def _counts(self, points: Sequence[Point]) -> tuple[int, ...]:
-        if not points:
-            return (self.largest,)
-        return self._around(self._full(points))
-
-    def _around(self, full: float) -> tuple[int, ...]:
-        """Return the counts to run if `full` processes use all of the bandwidth."""
-        most = self.largest
-        below, above = (min(most, max(1, round(share * full))) for share in (self.BELOW, self.ABOVE))
-        return (most, below, above, *((max(1, min(above, most // 2)),) if self.hosts > 1 else ()))
