@@ -137,7 +137,6 @@ def generate(
     space_check: Annotated[
         bool, typer.Option("--space-check/--no-space-check", help="Compare the plan with the free space.")
     ] = True,
-    paranoid: Annotated[bool, typer.Option("--paranoid", help="Resuming: compare checksums too.")] = False,
     dry_run: options.DryRun = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the dataset in DIR.")] = False,
 ) -> None:
@@ -159,7 +158,6 @@ def generate(
         dask=dask or "",
         write=WriteOptions(direct=direct, sync=fsync),
         space_check=space_check,
-        paranoid=paranoid,
         force=force,
     )
     try:

@@ -60,14 +60,6 @@ def sums(store: Store, parts: Sequence[str], buffer: memoryview, size: int = 0) 
     return value
 
 
-def sums_right(store: Store, parts: Sequence[str], crc: int) -> bool:
-    """True when the CRC-32 over the files of a sample is `crc`. Raises StorageError."""
-    try:
-        return sums(store, parts, memoryview(bytearray(store.request))) == crc
-    except DatasetError:
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A file that is not what it should be, or may soon not be."""

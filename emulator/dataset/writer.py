@@ -45,7 +45,7 @@ from emulator.dataset.progress import READERS, Done, by_threads
 from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds, remove_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
-from emulator.dataset.verify import evenly_spread, looks_right, sums_right
+from emulator.dataset.verify import evenly_spread, looks_right
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import Owner
 from emulator.storage.base import Store, WriteOptions
@@ -203,22 +203,15 @@ class DatasetWriter:
                     rows[name][records["index"]] = records[name]
         return rows
 
-    def unfinished(self, indices: Index, paranoid: bool) -> Index:
-        """Return those `indices` whose files are missing, are not what was recorded, or were not recorded.
+    def unfinished(self, indices: Index) -> Index:
+        """Return those `indices` whose files are missing, were not recorded, or have another size or head.
 
-        Sizes and headers are compared; checksums when `paranoid`. Raises StorageError.
+        Raises StorageError.
         """
         if self.force:
             return indices
-        rows = self._recorded()
-
-        def intact(index: int) -> bool:
-            if not self._intact(index, int(rows["bytes"][index])):
-                return False
-            parts = self.plan.form.parts(self.plan.names[index])
-            return not paranoid or sums_right(self.store, parts, int(rows["crc"][index]))
-
-        kept = by_threads(intact, indices, READERS)
+        sizes = self._recorded()["bytes"]
+        kept = by_threads(lambda index: self._intact(index, int(sizes[index])), indices, READERS)
         left: Index = indices[~np.fromiter(kept, np.bool_, len(indices))]
         return left
 

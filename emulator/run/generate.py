@@ -43,8 +43,6 @@ class Filling:
     write: WriteOptions = field(default_factory=WriteOptions)
     space_check: bool = True
     """Refuse a plan that is larger than the free space."""
-    paranoid: bool = False
-    """Compare also the checksums of existing files when resuming."""
     force: bool = False
     """Replace an existing dataset."""
 
@@ -93,7 +91,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
         writer = DatasetWriter(store, comm.bcast(seeded), how.force)
         old = agreed(comm, lambda: writer.check(holding) if first else None)
         share = np.arange(comm.rank, plan.files, comm.size)
-        missing = agreed(comm, lambda: writer.unfinished(share, how.paranoid))
+        missing = agreed(comm, lambda: writer.unfinished(share))
         left = comm.sum(np.array([len(missing), writer.plan.planned_bytes(missing).sum()], np.float64))
         files_left, bytes_left = map(int, left)
 

@@ -111,8 +111,7 @@ def test_damage_is_found_and_made_good(cluster: Path, place: str) -> None:
     assert done.status == 3 and "3 files of" in done.one_line()
     assert "have changed" in done.out and "where" in done.out and "more: extra" in done.out
     store.delete(["more"])
-    good(*words, "--paranoid")
-    good("verify", place + "2")
+    good("verify", place + "2", "--repair")
     assert [store.get(name) for name in names] == whole
     good("generate", place + "2", *GENERATE, "--force")
     assert len(list(store.entries("sample_"))) == 48
