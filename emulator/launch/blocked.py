@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.launch.process import process_state
+from emulator.record.device import counters_at
+from emulator.record.machine import mount_of
 
 # fmt: off
 _OF_DESCRIPTORS = {
@@ -134,20 +136,8 @@ def bytes_moved(path: str) -> tuple[str, int]:
 
     The kernel counts them for local disks and NFS. This does not access the storage.
     """
-    mount, device, kind, source = "", "", "", ""
+    mount = mount_of(Path(path or "/"))
     with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-            left, _, right = line.partition(" - ")
-            here = left.split()[4].replace("\\040", " ")
-            if len(here) >= len(mount) and (path + "/").startswith(here.rstrip("/") + "/"):
-                mount, device, (kind, source) = here, left.split()[2], right.split()[:2]
-        if kind.startswith("nfs"):
-            stats = Path("/proc/self/mountstats").read_text().partition(f" mounted on {mount} ")[2]
-            return mount, sum(map(int, stats.partition("bytes:")[2].split()[4:6]))  # from and to the server
-        # btrfs has an anonymous device number: use that of its source.
-        if not Path(f"/sys/dev/block/{device}").exists() and source.startswith("/dev/"):
-            number = Path(source).stat().st_rdev
-            device = f"{os.major(number)}:{os.minor(number)}"
-        counters = Path(f"/sys/dev/block/{device}/stat").read_text().split()
-        return mount, 512 * (int(counters[2]) + int(counters[6]))
-    return mount, 0
+        if counters := counters_at(mount)():
+            return mount["mount"], counters.bytes + counters.written_bytes
+    return mount.get("mount", ""), 0

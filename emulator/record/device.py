@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from emulator.record.machine import describe_mount, read_text
+from emulator.record.machine import mount_of, read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +43,15 @@ Counters = Callable[[], DeviceReads | None]
 
 
 def counters_of(folder: Path) -> Counters:
-    """Return a function that reads the counters of the device below `folder`, without touching `folder`.
+    """Return a function that reads the counters of the device below `folder`, without touching `folder`."""
+    return counters_at(mount_of(folder.resolve()))
 
-    It returns None for other file systems (FUSE, Lustre, overlay, tmpfs) and if the folder is gone.
-    """
-    mount = describe_mount(folder)
+
+def counters_at(mount: Mapping[str, str]) -> Counters:
+    """Return the same for a result of `mount_of`; it returns None for FUSE, Lustre, overlay and tmpfs."""
     if mount.get("type", "").startswith("nfs"):
         return partial(_nfs_counters, mount["mount"])
-    try:
-        return partial(_disk_counters, _device_number(folder, mount.get("source", "")))
-    except OSError:
-        return lambda: None
+    return partial(_disk_counters, _device_number(mount))
 
 
 def _disk_counters(number: str) -> DeviceReads | None:
@@ -74,12 +72,10 @@ def _disk_counters(number: str) -> DeviceReads | None:
 
 def read_ahead_bytes(folder: Path) -> int | None:
     """Return the most that the kernel reads ahead of a sequential reader in `folder`; None if unknown."""
-    try:
-        bdi = Path("/sys/class/bdi") / _number(folder.stat().st_dev)
-    except OSError:
-        return None
-    files = [block / name for block in _block_devices(folder) for name in ("bdi", "queue")]
-    for file in (place / "read_ahead_kb" for place in (bdi, *files)):
+    mount = mount_of(folder.resolve())
+    bdi = Path("/sys/class/bdi") / mount.get("device", "")
+    places = [block / name for block in _block_devices(mount) for name in ("bdi", "queue")]
+    for file in (place / "read_ahead_kb" for place in (bdi, *places)):
         with suppress(OSError, ValueError):
             return 1024 * int(file.read_text())
     return None
@@ -87,34 +83,27 @@ def read_ahead_bytes(folder: Path) -> int | None:
 
 def io_scheduler(folder: Path) -> str | None:
     """Return the I/O scheduler of the block device below `folder`; None if there is none, or unknown."""
-    for block in _block_devices(folder):
+    for block in _block_devices(mount_of(folder.resolve())):
         with suppress(OSError):
             text = (block / "queue/scheduler").read_text()
             return text.partition("[")[2].partition("]")[0] or text.strip()
     return None
 
 
-def _block_devices(folder: Path) -> list[Path]:
-    """Return the folder in /sys of the block device below `folder`, and of its disk if it is a partition."""
-    try:
-        number = _device_number(folder, describe_mount(folder).get("source", ""))
-    except OSError:
-        return []
-    block = (Path("/sys/dev/block") / number).resolve()
+def _block_devices(mount: Mapping[str, str]) -> list[Path]:
+    """Return the folder in /sys of the block device of a mount, and of its disk if it is a partition."""
+    block = (Path("/sys/dev/block") / _device_number(mount)).resolve()
     return [block, block.parent]
 
 
-def _number(device: int) -> str:
-    return f"{os.major(device)}:{os.minor(device)}"
-
-
-def _device_number(folder: Path, source: str) -> str:
-    """Return major and minor number of the block device below `folder`."""
-    device = folder.stat().st_dev
-    if os.major(device) == 0:  # btrfs: an anonymous number
+def _device_number(mount: Mapping[str, str]) -> str:
+    """Return major and minor number of the block device of a mount."""
+    number, source = mount.get("device", ""), mount.get("source", "")
+    if number.startswith("0:") and source.startswith("/dev/"):  # btrfs: an anonymous number
         with suppress(OSError):
             device = Path(source).stat().st_rdev
-    return _number(device)
+            number = f"{os.major(device)}:{os.minor(device)}"
+    return number
 
 
 def _nfs_counters(mount: str) -> DeviceReads | None:

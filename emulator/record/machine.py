@@ -88,18 +88,25 @@ def _network() -> dict[str, dict[str, int | None]]:
 
 def describe_mount(folder: Path) -> dict[str, str]:
     """Return mount point, source, type and options of `folder`'s file system; empty if unknown."""
-    path = folder.resolve()
-    best: tuple[str, str, str, str] | None = None
+    mount = mount_of(folder.resolve())
+    mount.pop("device", None)
+    return mount
+
+
+def mount_of(path: Path) -> dict[str, str]:
+    """Return the same and `device`, major:minor, for an absolute path, without touching it."""
+    best: dict[str, str] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
-        target, own = left.split()[4:6]
+        device, _, target, own = left.split()[2:6]
         target = target.replace("\\040", " ")
         kind, source, shared = right.split()[:3]
         # Of mounts stacked on one place the last one counts, hence >=.
-        if path.is_relative_to(target) and (best is None or len(target) >= len(best[0])):
+        if path.is_relative_to(target) and len(target) >= len(best.get("mount", "")):
             # Those of the mount, then those of the file system, which repeat rw.
-            best = (target, source, kind, ",".join(dict.fromkeys(f"{own},{shared}".split(","))))
-    return {} if best is None else dict(zip(("mount", "source", "type", "options"), best, strict=True))
+            options = ",".join(dict.fromkeys(f"{own},{shared}".split(",")))
+            best = {"mount": target, "source": source, "type": kind, "options": options, "device": device}
+    return best
 
 
 def cgroup_files(controller: str, name: str) -> list[Path]:
