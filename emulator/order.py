@@ -81,20 +81,15 @@ class EpochPlan:
         """Number of samples left over after the last full step of all ranks; no rank reads them."""
         return self.samples - self.steps * self.batch_size * self.ranks
 
-    @property
-    def files_for_a_step(self) -> int:
-        """Number of files that hold the samples of one step of all ranks."""
-        return math.ceil(self.batch_size * self.ranks / self.samples_per_file)
-
-    def require_a_step(self, command: str = "") -> None:
-        """Raise DatasetError if the dataset is too small for a step; `command` would extend it, if known."""
+    def require_a_step(self) -> None:
+        """Raise DatasetError if the dataset is too small for a step."""
         if self.steps < 1:
             fits = self.samples // self.batch_size
-            more = f"generate at least {counted(self.files_for_a_step, 'file')}"
+            files = math.ceil(self.batch_size * self.ranks / self.samples_per_file)
             raise DatasetError(
                 f"{counted(self.samples, 'sample')} {'is' if self.samples == 1 else 'are'} too few for "
                 f"{counted(self.ranks, 'rank')} at batch size {self.batch_size}",
-                (f"`{command}` adds the missing files" if command else more)
+                f"feedrate generate with --files {files} adds the missing files"
                 + (f", or use at most {counted(fits, 'rank')}" if fits else ""),
             )
 

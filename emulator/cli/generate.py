@@ -124,9 +124,7 @@ def generate(
     ] = None,
     dask: Annotated[
         str | None,
-        typer.Option(
-            "--dask", metavar="ADDRESS", help="A Dask scheduler, or local for workers in this process."
-        ),
+        typer.Option("--dask", metavar="ADDRESS", help="A Dask scheduler whose workers make the files."),
     ] = None,
     fsync: Annotated[
         bool, typer.Option("--fsync/--no-fsync", help="Each file on the disk before it gets its name.")
@@ -165,8 +163,8 @@ def generate(
     except Interrupted as end:
         again = shlex.join(["feedrate", *(masked(word) for word in sys.argv[1:])])
         print(
-            f"feedrate: interrupted: {end.done} of {end.files} files ({show_bytes(end.bytes)}) were made and "
-            f"stay in {folder}; the same command goes on: {again}",
+            f"feedrate: interrupted: {end.done} or more of {end.files} files ({show_bytes(end.bytes)}) "
+            f"were made and stay in {folder}; the same command goes on: {again}",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import numpy as np
 
 from emulator import live
 from emulator.dataset.journal import JOURNALS
+from emulator.dataset.progress import Done, DoneCount
 from emulator.dataset.sizes import Index
 from emulator.dataset.writer import DatasetWriter
 from emulator.errors import LaunchError, MissingError
@@ -23,12 +23,14 @@ _FIRST_JOURNAL = 500_000
 """Number of the first task's journal: far from those of ranks."""
 
 
-def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: int) -> None:
-    """Make one part on a Dask worker, with one thread (the worker has several).
+def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: int) -> tuple[int, int]:
+    """Make one part on a Dask worker, with one thread (the worker has several); return files and bytes.
 
     Where a worker was lost, another one goes on behind what the journal of its task says.
     """
-    writer.fill(writer.left_by(number, indices), number, 1, options)
+    tally = DoneCount()
+    writer.fill(writer.left_by(number, indices), number, 1, options, tally.add)
+    return tally.now()
 
 
 @contextmanager
@@ -42,54 +44,22 @@ def _unlogged() -> Iterator[None]:
         logging.disable(before)
 
 
-def fill_dask(
-    writer: DatasetWriter,
-    indices: Index,
-    address: str,
-    workers: int,
-    options: WriteOptions,
-    watch: Callable[[Iterable[int]], None],
-) -> None:
-    """Make the files `indices` on the cluster at `address`, or with `workers` threads here ("local").
+def fill_dask(writer: DatasetWriter, indices: Index, address: str, options: WriteOptions, done: Done) -> None:
+    """Make the files `indices` on the cluster at `address`.
 
     The folder must be the same on all workers; where samples are objects, their environment has the
-    keys. `watch` gets the numbers of the tasks' journals before they start. Raises StorageError, LaunchError,
-    MissingError; unfinished tasks are cancelled then.
+    keys. `done` is called after each task. Raises StorageError, LaunchError, MissingError; unfinished tasks
+    are cancelled then.
     """
     if not len(indices):
         return
     try:
-        import dask
-        from distributed import Client, KilledWorker
+        from distributed import Client, KilledWorker, as_completed
         from distributed.client import CancelledError
         from distributed.comm import CommClosedError
     except ImportError:
         raise MissingError("--dask needs dask and distributed", "pip install 'feedrate[dask]'") from None
 
-    def tasks(count: int) -> list[tuple[Index, int]]:
-        """Return the files, and the number of the journal, of each of the tasks for `count` workers."""
-        parts = np.array_split(indices, min((count or 1) * _TASKS_PER_WORKER, len(indices)))
-        # Numbers that no earlier command used: files in its journals may have to be made again.
-        numbered = (name[len(JOURNALS) :][:6] for name in writer.store.names(JOURNALS))
-        used = [int(number) for number in numbered if number.isdecimal()]
-        first = max([_FIRST_JOURNAL - 1, *used]) + 1
-        numbers = range(first, first + len(parts))
-        watch(numbers)
-        return list(zip(parts, numbers, strict=True))
-
-    if address == "local":
-        # Dask's own threads and no LocalCluster: its scheduler runs the code of any client of its port.
-        make = dask.delayed(_make, pure=False)
-        with ThreadPoolExecutor(workers) as pool:
-            try:
-                dask.compute(
-                    *(make(writer, options, part, number) for part, number in tasks(workers)),
-                    scheduler="threads",
-                    pool=pool,
-                )
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-        return
     try:
         client = Client(address, timeout="5s")
     except (OSError, ValueError, TimeoutError) as error:
@@ -107,12 +77,18 @@ def fill_dask(
                     f"the Dask scheduler at {address} has no worker after {_WORKERS_SECONDS} s",
                     f"start some: dask worker {address}",
                 ) from None
+        parts = np.array_split(indices, min((len(client.nthreads()) or 1) * _TASKS_PER_WORKER, len(indices)))
+        # Numbers that no earlier command used: files in its journals may have to be made again.
+        numbered = (name[len(JOURNALS) :][:6] for name in writer.store.names(JOURNALS))
+        used = [int(number) for number in numbered if number.isdecimal()]
+        first = max([_FIRST_JOURNAL - 1, *used]) + 1
         futures = [
             client.submit(_make, writer, options, part, number, pure=False)
-            for part, number in tasks(len(client.nthreads()))
+            for number, part in enumerate(parts, start=first)
         ]
         try:
-            client.gather(futures)
+            for future in as_completed(futures):
+                done(*future.result())
         except (CancelledError, CommClosedError):
             raise LaunchError(
                 f"the Dask scheduler at {address} is lost",

@@ -16,18 +16,16 @@ import hashlib
 import json
 import math
 import re
-import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.reader import at_least, build, to_plain
-from emulator.config.recipe import load_recipe
 from emulator.config.storage import Place
 from emulator.dataset.names import HIDDEN, Listed, require_names
 from emulator.dataset.plan import DatasetPlan
@@ -306,29 +304,3 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
     content["checksum"] = checksum_of(content)
     store.put(MANIFEST, json.dumps(content, indent=1).encode() + b"\n")
     store.delete(sorted(old - {name}))
-
-
-def command_to_extend(place: Place, manifest: Manifest, files: int) -> str:
-    """Return the command that extends the dataset at `place` to `files` files.
-
-    Empty if the dataset was made with options that its manifest does not tell, or not by feedrate.
-    """
-    if (plan := manifest.plan) is None:
-        return ""
-    made = plan.recipe
-    try:
-        usual = load_recipe(made.name)
-        keys = ("format", "payload", "samples_per_file")
-        changes = [f"{key}={value}" for key in keys if (value := getattr(made, key)) != getattr(usual, key)]
-        again = replace(plan, recipe=load_recipe(made.name, changes))
-    except SpecError:
-        return ""
-    if again.identity != manifest.identity:
-        return ""
-    words = ["feedrate", "generate", str(place), "--recipe", made.name, "--files", str(files)]
-    words += [word for change in changes for word in ("--set", change)]
-    words += ["--seed", str(plan.seed)] if plan.seed else []
-    words += ["--subfolders", str(plan.subfolders)] if plan.subfolders else []
-    words += ["--layout", "dlio"] if plan.folder else []
-    words += ["--seeds", "FOLDER"] if plan.seeds else []
-    return shlex.join(words)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
@@ -15,10 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator import live
-from emulator.dataset.journal import JOURNALS, RECORD, journal_name, whole_records
-from emulator.errors import DatasetError, StorageError
 from emulator.live import Now
-from emulator.storage.base import Store
 from emulator.units import show_bytes
 
 Done = Callable[[int, int], None]
@@ -70,47 +67,20 @@ def by_threads(work: Callable[[int], Value], indices: NDArray[np.int64], threads
 
 
 class DoneCount:
-    """Files and bytes that are done: those of this process, and what others add to their journals."""
+    """Files and bytes that this process has finished; its threads share it."""
 
-    def __init__(self, store: Store | None = None, workers: Iterable[int] = ()) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reading = threading.Lock()
-        self._files = 0
-        self._bytes = 0
-        self._store = store
-        self.watch(workers)
+        self._files = self._bytes = 0
 
     def add(self, files: int, size: int) -> None:
-        """Count files and bytes that this process has finished."""
+        """Count files and bytes."""
         with self._lock:
             self._files += files
             self._bytes += size
 
-    def watch(self, workers: Iterable[int]) -> None:
-        """Count what these workers add to their journals in `store` from now on."""
-        self._journals = tuple(journal_name(worker) for worker in workers)
-        self._read = {name: whole_records(size) for name, size in self._found()}
-
-    def _found(self) -> list[tuple[str, int]]:
-        """Return name and bytes of each journal that is watched."""
-        if self._store is None or not self._journals:
-            return []
-        found = [(entry.name, entry.size) for entry in self._store.entries(JOURNALS)]
-        return [pair for pair in found if pair[0].startswith(self._journals)]
-
     def now(self) -> tuple[int, int]:
-        """Return files and bytes so far; what cannot be read counts later."""
-        with self._reading, suppress(DatasetError, StorageError):
-            for name, size in self._found():
-                at, end = self._read.get(name, 0), whole_records(size)
-                if self._store is not None and end > at:
-                    data = memoryview(bytearray(end - at))
-                    with self._store.open(name) as blob:
-                        whole = whole_records(blob.read_into(at, data))
-                    self._read[name] = at + whole
-                    records = np.frombuffer(data[:whole], RECORD)
-                    records = records[records["index"] >= 0]
-                    self.add(len(records), int(records["bytes"].sum()))
+        """Return files and bytes so far."""
         with self._lock:
             return self._files, self._bytes
 
@@ -131,18 +101,20 @@ class FilesDone:
 
 
 @contextmanager
-def showing(verb: str, tally: DoneCount, files: int, size: int) -> Iterator[Callable[[], FilesDone]]:
+def showing(
+    verb: str, tally: DoneCount, files: int, size: int, processes: int = 1
+) -> Iterator[Callable[[], FilesDone]]:
     """Show the progress of `verb` while the block runs; yields a function that returns it.
 
-    `files` and `size` are those of the whole job.
+    `files` and `size` are those of the whole job. Each of `processes` is taken to have done as much as this.
     """
     start, cpu = time.monotonic(), time.process_time()
 
     def progress() -> FilesDone:
         done_files, done_bytes = tally.now()
         return FilesDone(
-            files=done_files,
-            bytes=done_bytes,
+            files=min(files, done_files * processes),
+            bytes=min(size, done_bytes * processes),
             seconds=time.monotonic() - start,
             cpu_seconds=time.process_time() - cpu,
         )
@@ -155,6 +127,7 @@ def showing(verb: str, tally: DoneCount, files: int, size: int) -> Iterator[Call
             unit="file",
             part=done.files,
             parts=files,
+            about=processes > 1,
             share=done.bytes / size if size else 1.0,
             seconds=done.seconds,
             eta_seconds=max(size - done.bytes, 0) / done.bytes_per_second if done.bytes_per_second else None,

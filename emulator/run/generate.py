@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ class Filling:
     threads: int | None = None
     """Number of writers of a process; None: a few more than cores."""
     dask: str = ""
-    """Address of a Dask scheduler, or `local`; empty to use this process, or the ranks of `comm`."""
+    """Address of a Dask scheduler; empty to use this process, or the ranks of `comm`."""
     write: WriteOptions = field(default_factory=WriteOptions)
     space_check: bool = True
     """Refuse a plan that is larger than the free space."""
@@ -105,15 +105,15 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
             return True
 
         begun = comm.bcast(agreed(comm, begin))
-        tally = DoneCount(store, range(1, comm.size) if first else ())
-        with showing("generate", tally, files_left, bytes_left) as progress:
+        tally = DoneCount()
+        with showing("generate", tally, files_left, bytes_left, comm.size) as progress:
             try:
                 _fill(writer, missing, comm, how, tally)
             except KeyboardInterrupt:
                 done, size = tally.now()
                 raise Interrupted(done, files_left, size) from None
-            comm.barrier()
-            made = progress()
+            files, size = map(int, comm.sum(np.array(tally.now(), np.float64)))
+            made = replace(progress(), files=files, bytes=size)
         manifest = agreed(comm, lambda: (writer.finish() if begun else writer.finished()) if first else None)
     repeated = repeats_of(comm, store)
     if manifest is None:
@@ -126,7 +126,7 @@ def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filli
     if how.dask:
         from emulator.dataset.fill_dask import fill_dask  # here: it imports Dask
 
-        fill_dask(writer, mine, how.dask, how.threads or cores, how.write, tally.watch)
+        fill_dask(writer, mine, how.dask, how.write, tally.add)
         return
     small = writer.plan.recipe.size.bytes_mean < _SMALL_BYTES
     several = min(16, 4 * cores) if isinstance(writer.store, FolderStore) else _OBJECTS

@@ -19,7 +19,7 @@ from emulator.analysis.storage_limit import Reading
 from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
-from emulator.dataset.manifest import Dataset, Manifest, command_to_extend
+from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import SpecError
 from emulator.launch.launched import mpi_library, started_by_mpi
 from emulator.live import Now
@@ -255,9 +255,7 @@ def _ideal(point: Point) -> float:
 
 def require_samples(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
     """Raise DatasetError if the dataset is too small for a step of `ranks` ranks."""
-    plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
-    if plan.steps < 1:
-        plan.require_a_step(command_to_extend(job.dataset, manifest, plan.files_for_a_step))
+    plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file).require_a_step()
 
 
 def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], tuple[Probe, ...]]:

@@ -90,5 +90,5 @@ def test_a_lost_scheduler_is_one_line_and_the_same_command_goes_on(dask, tmp_pat
     assert command.returncode == 5
     said = [line for line in errors.splitlines() if "error" in line.lower()]
     assert len(said) == 1 and "is lost: what was made stays" in said[0] and "Traceback" not in errors
-    again = feedrate("generate", tmp_path / "data", "--recipe", "tiny", "--files", FILES, "--dask", "local")
+    again = feedrate("generate", tmp_path / "data", "--recipe", "tiny", "--files", FILES)
     assert again.status == 0 and f"made {FILES} files" not in again.out

@@ -72,15 +72,6 @@ def test_same_bytes_from_mpi(small, tmp_path):
     assert "1 file of" in done.one_line()
 
 
-@pytest.mark.long
-def test_same_bytes_from_dask(small, tmp_path):
-    pytest.importorskip("distributed")
-    done = feedrate("generate", "data", *SAME, "--dask", "local", "--threads", 2, cwd=tmp_path)
-    assert done.status == 0, done.err
-    assert "made 24 files" in done.out
-    assert sums(tmp_path / "data") == sums(small)
-
-
 def test_same_ct_realistic_bytes_from_any_number_of_threads(tmp_path):
     options = ("--payload", "ct-realistic", "--recipe", "tiny", "--files", 12, "--format", "npy")
     for name, threads in (("a", 1), ("b", 5)):

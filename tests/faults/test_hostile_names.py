@@ -97,33 +97,6 @@ def test_launch_files_hand_a_folder_on_as_it_is(script, name, tmp_path):
     assert not (tmp_path / "PWNED").exists()
 
 
-def test_dask_local_opens_no_port(tmp_path):
-    """Looked at by a thread of the process itself, and of its children, until it has ended."""
-    script = (
-        "import contextlib, sys, threading, psutil\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "found, over = [], threading.Event()\n"
-        "def look():\n"
-        "    me = psutil.Process()\n"
-        "    while not over.wait(0.01):\n"
-        "        for p in [me, *me.children(recursive=True)]:\n"
-        "            with contextlib.suppress(psutil.NoSuchProcess):\n"
-        "                found.extend(c for c in p.net_connections('inet') if c.status == 'LISTEN')\n"
-        "if __name__ == '__main__':\n"
-        "    from emulator.cli.main import command\n"
-        "    looker = ThreadPoolExecutor(1).submit(look)\n"
-        "    status = command()\n"
-        "    over.set()\n"
-        "    looker.result()\n"
-        "    print('dask' in sys.modules, found)\n"
-        "    sys.exit(status)\n"
-    )
-    words = ["generate", str(tmp_path / "data"), "--recipe", "tiny", "--files", "16", "--dask", "local"]
-    done = finished([sys.executable, "-c", script, *words])
-    assert done.status == 0, done.err
-    assert done.out.splitlines()[-1] == "True []"
-
-
 def test_import_follows_no_link_out_of_the_run(tmp_path):
     secret = tmp_path / "secret.json"
     secret.write_text('{"password": "hunter2"}')

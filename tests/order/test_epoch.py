@@ -110,5 +110,5 @@ def test_steps_and_epochs_are_upper_bounds(samples, batch_size, epochs, steps):
 
 
 def test_too_few_samples_is_one_clear_line():
-    with pytest.raises(DatasetError, match="6 samples are too few for 2 ranks at batch size 4.*at least 8"):
+    with pytest.raises(DatasetError, match="6 samples are too few for 2 ranks at batch size 4.*--files 8"):
         EpochPlan(samples=6, ranks=2, batch_size=4).require_a_step()
