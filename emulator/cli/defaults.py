@@ -40,7 +40,7 @@ BESIDE = frozenset(
     (
         "batch", "budget", "cache", "counts", "depths", "epochs", "jobs", "label", "loader",
         "max-runs", "mismatched-dataset", "payload", "placement", "precision", "quick", "ranks",
-        "recipe", "repeats", "runtime", "set", "size", "steps", "storage", "suite", "threads",
+        "recipe", "runtime", "set", "size", "steps", "storage", "suite", "threads",
         "verify-reads", "workload",
     )
 )  # fmt: skip

@@ -201,7 +201,6 @@ def sweep(
         ),
     ] = 0.05,
     max_runs: Annotated[int, typer.Option(min=1, help="At most this many runs.")] = 20,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="At most this much time, for example 2h.")
     ] = None,
@@ -234,17 +233,17 @@ def sweep(
             raise SpecError("--noise needs a dataset in a folder", "leave it out for objects")
         noise_named(noise).require(noise)
         job = replace(job, storage=replace(job.storage, noise=noise))
-    fixed = None if counts is None else [count for count in parse_counts(counts) for _ in range(repeats)]
+    fixed = None if counts is None else parse_counts(counts)
     seconds = None if budget is None else parse_seconds(budget)
 
     def schedule(size: int) -> Schedule:
         if fixed is not None:
             require_ranks(fixed, size)
-            return FixedCounts(tuple(fixed))
+            return FixedCounts(fixed)
         search = KneeSearch(
             maximum=size, threshold=spec.training.au_threshold, precision=precision, max_runs=max_runs
         )
-        return Adaptive(search, MonotonicClock(), repeats=repeats, budget=seconds)
+        return Adaptive(search, MonotonicClock(), seconds)
 
     training.start(job, schedule, gate, usual=max(fixed) if fixed else DEFAULT_RANKS)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import takewhile
 
 import numpy as np
 
@@ -31,12 +30,11 @@ CLOSE = 0.1
 class Adaptive(Schedule):
     """Chooses counts with `analysis.search`, without the runs that the client limited."""
 
-    def __init__(self, search: KneeSearch, clock: Clock, *, repeats: int, budget: float | None) -> None:
-        """Run each count `repeats` times, for at most `budget` seconds in total; None sets no limit."""
+    def __init__(self, search: KneeSearch, clock: Clock, budget: float | None) -> None:
+        """Run for at most `budget` seconds in total; None sets no limit."""
         self.largest = search.maximum
         self._search = search
         self._clock = clock
-        self._repeats = repeats
         self._budget = budget
         self._begin = clock.now()
         self._started: int | None = None
@@ -45,8 +43,6 @@ class Adaptive(Schedule):
         """Return the next count; None when the knee is precise enough or a limit is reached."""
         if self._started is None:
             self._started = len(points)  # points of a resumed sweep do not count against this budget
-        if self._unfinished(points):
-            return points[-1].ranks
         choice = self._choice(points)
         return None if isinstance(choice, str) else choice
 
@@ -67,8 +63,8 @@ class Adaptive(Schedule):
         varied = np.random.default_rng(TYPICAL_SEED).normal(0, TYPICAL_VARIATION, self._search.max_runs)
         history: list[CountRun] = []
         while not isinstance(count := next_count(history, self._search), str):
-            efficiency = min(1.0, knee / count * math.exp(varied[len(history) // self._repeats]))
-            history += [CountRun(ranks=count, efficiency=efficiency)] * self._repeats
+            efficiency = min(1.0, knee / count * math.exp(varied[len(history)]))
+            history.append(CountRun(ranks=count, efficiency=efficiency))
         return [run.ranks for run in history]
 
     @property
@@ -80,11 +76,11 @@ class Adaptive(Schedule):
         runs = runs_left(self._history(points), self._search, now)
         if max(now.beyond, now.below) > 0.5:  # one run of the largest or smallest count will probably decide
             runs = min(runs, 2)
-        return max(1, min(runs * self._repeats, self._search.max_runs - len(points)))
+        return max(1, min(runs, self._search.max_runs - len(points)))
 
     def verdict(self, points: Sequence[Point]) -> str:
         """Return why the sweep stops; empty while it continues."""
-        choice = None if self._unfinished(points) else self._choice(points)
+        choice = self._choice(points)
         return choice if isinstance(choice, str) else ""
 
     def outlook(self, points: Sequence[Point]) -> str:
@@ -121,11 +117,6 @@ class Adaptive(Schedule):
         clean = {point.ranks for point in points if not held(point)}
         kept = [point for point in points if point.ranks not in clean or not held(point)]
         return [observe(point) for point in kept]
-
-    def _unfinished(self, points: Sequence[Point]) -> bool:
-        """Return True while the last count has been run fewer times than requested."""
-        same = takewhile(lambda point: point.ranks == points[-1].ranks, reversed(points))
-        return len(list(same)) % self._repeats != 0
 
     def _per_run(self, points: Sequence[Point]) -> float:
         """Return the mean seconds of a run, including the start of its loaders."""

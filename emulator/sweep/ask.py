@@ -178,7 +178,7 @@ def _storage_knee(
         f"storage: up to {counted(largest, 'rank')} of the direct loader with {counted(depth, 'request')} in "
         f"flight each, {show_seconds(seconds)}"
     )
-    return _measured(job, Adaptive(search, MonotonicClock(), repeats=1, budget=seconds), comm)
+    return _measured(job, Adaptive(search, MonotonicClock(), seconds), comm)
 
 
 def _pytorch_counts(

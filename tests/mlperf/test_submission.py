@@ -24,7 +24,7 @@ SETTINGS = ("loader.batch_size=1", "accelerator.step_batch_size=1", "accelerator
 @pytest.mark.timeout(900)
 def test_what_their_checker_says_of_six_runs_of_eight_accelerators(tiny, tmp_path):
     done = feedrate(
-        "sweep", tiny, "-w", "unet3d-b200", "--loader", "direct", "--counts", 8, "--repeats", 6,
+        "sweep", tiny, "-w", "unet3d-b200", "--loader", "direct", "--counts", "8,8,8,8,8,8",
         "--epochs", 5,
         "--cache", "warm", "--mismatched-dataset", *(word for one in SETTINGS for word in ("--set", one)),
         "--out", tmp_path / "out", timeout=600,

@@ -55,7 +55,7 @@ class Clock:
 def test_a_sweep_is_played_before_it_begins(limit, most):
     search = KneeSearch(maximum=12)
     clock = Clock()
-    schedule = Adaptive(search, clock, repeats=1, budget=60)
+    schedule = Adaptive(search, clock, 60)
     counts = schedule.expected((), limit)
     assert counts[0] == schedule.next_count([]) and 2 <= len(counts) <= most
     clock.seconds = 45.0
