@@ -173,17 +173,8 @@ def generate(
 
 
 def _likeness(folder: Path, payload: str) -> tuple[Recipe, Tree | None]:
-    """Describe `folder`; a line on the terminal counts its files. Raises DatasetError."""
-
-    def counted(files: int, size: int) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{folder}: {files} files, {show_bytes(size)}", end="", file=sys.stderr, flush=True)
-
-    try:
-        recipe, tree, empty = recipe_like(folder, payload, counted)
-    finally:
-        if sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    """Describe `folder`. Raises DatasetError."""
+    recipe, tree, empty = recipe_like(folder, payload)
     if empty and world().rank == 0:
         print(f"{folder}: {empty} empty files are left out", file=sys.stderr)
     return recipe, tree

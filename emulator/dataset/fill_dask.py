@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from emulator import live
-from emulator.dataset.journal import JOURNALS
 from emulator.dataset.progress import Done, DoneCount
 from emulator.dataset.sizes import Index
 from emulator.dataset.writer import DatasetWriter
@@ -24,12 +23,9 @@ _FIRST_JOURNAL = 500_000
 
 
 def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: int) -> tuple[int, int]:
-    """Make one part on a Dask worker, with one thread (the worker has several); return files and bytes.
-
-    Where a worker was lost, another one goes on behind what the journal of its task says.
-    """
+    """Make one part on a Dask worker, with one thread (the worker has several); return files and bytes."""
     tally = DoneCount()
-    writer.fill(writer.left_by(number, indices), number, 1, options, tally.add)
+    writer.fill(indices, number, 1, options, tally.add)
     return tally.now()
 
 
@@ -78,13 +74,9 @@ def fill_dask(writer: DatasetWriter, indices: Index, address: str, options: Writ
                     f"start some: dask worker {address}",
                 ) from None
         parts = np.array_split(indices, min((len(client.nthreads()) or 1) * _TASKS_PER_WORKER, len(indices)))
-        # Numbers that no earlier command used: files in its journals may have to be made again.
-        numbered = (name[len(JOURNALS) :][:6] for name in writer.store.names(JOURNALS))
-        used = [int(number) for number in numbered if number.isdecimal()]
-        first = max([_FIRST_JOURNAL - 1, *used]) + 1
         futures = [
             client.submit(_make, writer, options, part, number, pure=False)
-            for number, part in enumerate(parts, start=first)
+            for number, part in enumerate(parts, start=_FIRST_JOURNAL)
         ]
         try:
             for future in as_completed(futures):

@@ -27,20 +27,9 @@ Records = NDArray[np.void]
 
 
 JOURNALS = f"{HIDDEN}/journal-"
-"""The beginning of the names of all journals."""
 
 _WRITER = -1
 """The index of a record that names a writer: process in `bytes`, CRC-32 of the host's name in `crc`."""
-
-
-def journal_name(worker: int) -> str:
-    """Return the beginning of the names of the journal of worker number `worker`."""
-    return f"{JOURNALS}{worker:06d}"
-
-
-def whole_records(size: int) -> int:
-    """Return the bytes of the whole records in `size` bytes."""
-    return size // RECORD.itemsize * RECORD.itemsize
 
 
 class Journal(Closing):
@@ -48,7 +37,7 @@ class Journal(Closing):
 
     def __init__(self, store: Store, worker: int) -> None:
         """Raises OSError, StorageError."""
-        self._appender = store.appender(journal_name(worker), RECORD.itemsize)
+        self._appender = store.appender(f"{JOURNALS}{worker:06d}", RECORD.itemsize)
         if isinstance(store, FolderStore):
             self.add(_WRITER, os.getpid(), zlib.crc32(socket.gethostname()[:32].encode()))
             self._appender.sync()
@@ -63,12 +52,12 @@ class Journal(Closing):
         self._appender.close()
 
 
-def journalled(store: Store, worker: int | None = None) -> Iterator[Records]:
-    """The valid records of all journals, or of one worker's, in blocks.
+def journalled(store: Store) -> Iterator[Records]:
+    """The valid records of all journals, in blocks.
 
     Of an index that comes again, the last one holds. Raises StorageError.
     """
-    for records in _records(store, JOURNALS if worker is None else journal_name(worker)):
+    for records in _records(store):
         yield records[records["index"] >= 0]
 
 
@@ -77,16 +66,17 @@ def read_writers(store: Store) -> set[tuple[int, int]]:
 
     Raises StorageError.
     """
-    writers = (records[records["index"] == _WRITER] for records in _records(store, JOURNALS))
+    writers = (records[records["index"] == _WRITER] for records in _records(store))
     return {(int(row["bytes"]), int(row["crc"])) for rows in writers for row in rows}
 
 
-def _records(store: Store, prefix: str) -> Iterator[Records]:
+def _records(store: Store) -> Iterator[Records]:
     """The valid records of journals, those of writers too, in blocks. Raises StorageError."""
-    for name in sorted(store.names(prefix)):
+    for name in sorted(store.names(JOURNALS)):
         data = store.get(name) or b""
-        for begin in range(0, whole_records(len(data)), _AT_ONCE):
-            part = data[begin : min(begin + _AT_ONCE, whole_records(len(data)))]
+        whole = data[: len(data) // RECORD.itemsize * RECORD.itemsize]
+        for begin in range(0, len(whole), _AT_ONCE):
+            part = whole[begin : begin + _AT_ONCE]
             records = np.frombuffer(part, RECORD)
             checks = [zlib.crc32(part[at : at + 20]) for at in range(0, len(part), RECORD.itemsize)]
             yield records[records["check"] == np.array(checks, dtype=np.uint32)]

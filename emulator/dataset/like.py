@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,18 +34,14 @@ _GOLDEN = 0.6180339887498949
 _SHARES = np.linspace(0, 1, 257)
 MOST_FOLDERS = 4096
 """Folders whose levels and files are kept; of more folders, a random sample."""
-_EVERY = 20_000
 
 
-def recipe_like(
-    folder: Path, payload: str, progress: Callable[[int, int], None]
-) -> tuple[Recipe, Tree | None, int]:
+def recipe_like(folder: Path, payload: str) -> tuple[Recipe, Tree | None, int]:
     """Return a recipe for files of bytes like those in `folder`, their folders, and how many are empty.
 
     No dataset of feedrate has empty files: they are left out. The folders are None where all files lie in
-    `folder` itself. The payload MEASURED becomes that of a sample of the files. `progress(files, bytes)` is
-    called every 20,000 files. Links to folders are not followed. Raises SpecError where files are too large,
-    DatasetError, StorageError.
+    `folder` itself. The payload MEASURED becomes that of a sample of the files. Links to folders are not
+    followed. Raises SpecError where files are too large, DatasetError, StorageError.
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder}", "give the folder that the new one shall be like")
@@ -72,9 +68,6 @@ def recipe_like(
             _keep(sizes, SAMPLED, size, files, draw)
             if payload == MEASURED:
                 _keep(names, LOOKED_AT, name, files, draw)
-            if files % _EVERY == 0:
-                progress(files, total)
-    progress(files, total)
     if not files:
         raise DatasetError(f"{folder} holds no files with anything in them", "give the folder of the data")
     if payload == MEASURED:

@@ -23,7 +23,7 @@ import numpy as np
 from emulator.dataset.checksum import crc32_join
 from emulator.dataset.formats.base import write_file
 from emulator.dataset.grow import sources_of
-from emulator.dataset.journal import RECORD, Journal, journalled
+from emulator.dataset.journal import Journal, journalled
 from emulator.dataset.manifest import ADOPTED, Dataset, Manifest, open_dataset, write_manifest
 from emulator.dataset.names import HIDDEN
 from emulator.dataset.owned import (
@@ -210,25 +210,14 @@ class DatasetWriter:
         """
         if self.force:
             return indices
-        sizes = self._recorded()["bytes"]
-        kept = by_threads(lambda index: self._intact(index, int(sizes[index])), indices, READERS)
+        form, names, sizes = self.plan.form, self.plan.names, self._recorded()["bytes"]
+
+        def intact(index: int) -> bool:
+            size = int(sizes[index])
+            return size > 0 and not looks_right(self.store, form, form.parts(names[index]), size)
+
+        kept = by_threads(intact, indices, READERS)
         left: Index = indices[~np.fromiter(kept, np.bool_, len(indices))]
-        return left
-
-    def _intact(self, index: int, size: int) -> bool:
-        """Return True if file `index` can be the one that was recorded with `size` bytes, 0: none was."""
-        form, names = self.plan.form, self.plan.names
-        return size > 0 and not looks_right(self.store, form, form.parts(names[index]), size)
-
-    def left_by(self, worker: int, indices: Index) -> Index:
-        """Return those `indices` that the lost worker of this number has not made.
-
-        Raises StorageError.
-        """
-        made = np.concatenate([np.zeros(0, RECORD), *journalled(self.store, worker)])
-        found = zip(made["index"].tolist(), made["bytes"].tolist(), strict=True)
-        kept = [index for index, size in found if index < self.plan.files and self._intact(index, size)]
-        left: Index = indices[~np.isin(indices, kept)]
         return left
 
     def require_space(self, files: int, needed: int, freed: int) -> None:
