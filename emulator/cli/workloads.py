@@ -15,16 +15,6 @@ from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
 from emulator.units import show_rate, show_seconds
 
-_SILENT = (
-    ("sample", "samples_per_file", 1),
-    ("access", "columns", ()),
-    ("access", "bytes_read", 0),
-    ("access", "chunk_bytes", 0),
-    ("access", "head_bytes", 0),
-    ("loader", "batch_cpu_seconds", 0.0),
-)
-"""(section, key, value) of defaults that are not shown."""
-
 
 def workloads(
     name: Annotated[str | None, typer.Argument(help="Name or path of one workload.")] = None,
@@ -77,10 +67,10 @@ def _show(spec: Workload) -> None:
     for section in sections:
         typer.echo(f"\n[{section}]")
         for key, value in asdict(getattr(spec, section)).items():
-            if value in (None, "") or (section, key, value) in _SILENT:
+            source = spec.sources.get(f"{section}.{key}", "")
+            if not value and not source:  # a default
                 continue
             shown = list(value) if isinstance(value, tuple) else value
             if key in ("columns", "quantiles"):
                 shown = f"{len(value)} {'columns' if key == 'columns' else 'times'}"
-            source = spec.sources.get(f"{section}.{key}", "")
             typer.echo(f"{key:16} {shown!s:18} {source}".rstrip())
