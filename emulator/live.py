@@ -43,7 +43,6 @@ class Now:
     part: int | None = None
     """Number of the present part, from 1 on; for files, the number done."""
     parts: int | None = None
-    """Total number of parts."""
     about: bool = False
     """True if the next measurement may change `parts` and `eta_seconds`."""
     share: float | None = None
@@ -242,7 +241,6 @@ class _Output:
     answers: TextIO | None = None
     """The real stdout, if it is reserved for programs."""
     json: bool = False
-    """True if the answer is printed as JSON."""
     quiet: bool = False
     verbose: bool = False
 

@@ -40,7 +40,6 @@ class Read(NamedTuple):
     """Consecutive samples of one file."""
 
     file: int
-    """Index of the file."""
     first: int = 0
     """Number of the first sample, within the file."""
     samples: int = 1
@@ -61,15 +60,12 @@ class EpochPlan:
     """The division of one epoch among ranks."""
 
     samples: int
-    """Samples in the dataset."""
     ranks: int
-    """Ranks that share the epoch."""
     batch_size: int
     """Samples per step of one rank."""
     samples_per_file: int = 1
     """File f has the samples from number f x samples_per_file on."""
     access: AccessSpec = field(default_factory=AccessSpec)
-    """The pattern in which samples are read."""
 
     @property
     def steps(self) -> int:
@@ -270,7 +266,6 @@ class RankPlan:
 
     plan: EpochPlan
     seed: int
-    """Seed of the epoch orders."""
     epochs: int | None = None
     """Most epochs; None: as many as the steps need."""
     steps: int | None = None

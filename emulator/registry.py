@@ -23,7 +23,6 @@ class EntryPoint(NamedTuple):
     """The declaration of a plug-in by its package."""
 
     package: str
-    """Name of the package."""
     value: str
     """`module` or `module:attribute`."""
 
@@ -79,9 +78,7 @@ class Group(Collection[str]):
 
     def __init__(self, group: str, noun: str) -> None:
         self.group = f"feedrate.{group}"
-        """Group of the entry points."""
         self.noun = noun
-        """Noun for one of them in messages."""
         self._loaded: dict[str, Any] = {}
 
     def _offers(self) -> dict[str, list[EntryPoint]]:

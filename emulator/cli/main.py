@@ -26,7 +26,6 @@ from emulator.text import PrintableStream
 from emulator.units import show_seconds
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-"""Context settings of every command."""
 
 
 def _check_timeout() -> float:

@@ -38,11 +38,9 @@ from emulator.storage.folder import FolderStore
 
 MANIFEST = "manifest.json"
 TABLE = re.compile(r"samples-[0-9a-f]{8}\.npy")
-"""Name of the table, in full."""
 ADOPTED = "adopted"
 """The recipe of files that feedrate did not make."""
 SCHEMA = 1
-"""The version of manifest.json's layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,6 @@ class Claim(NamedTuple):
     """The rank and size that a launcher has set in this process's environment."""
 
     launcher: str
-    """Name of the launcher, for messages."""
     rank: int
     size: int
 

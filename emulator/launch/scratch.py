@@ -60,7 +60,6 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 GUARD = "feedrate-guard"
-"""Name of the guard process."""
 _TRIES, _PAUSE = 20, 0.1
 """Number of attempts by the guard to remove the folder, and seconds between them."""
 

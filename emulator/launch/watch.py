@@ -186,7 +186,6 @@ def watch_rank(rank: int, timeout: float) -> None:
 
 
 _at_each_beat: list[Callable[[], object]] = []
-"""Actions registered by `at_each_beat`."""
 
 
 def at_each_beat(action: Callable[[], object]) -> None:
@@ -231,7 +230,6 @@ def end_rank(rank: int, error: FeedrateError, *, witness: bool = False, aloud: b
 
 
 _before_end: list[Callable[[str], bool]] = []
-"""Actions registered by `before_end`."""
 
 
 def before_end(action: Callable[[str], bool]) -> None:

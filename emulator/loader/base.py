@@ -32,9 +32,7 @@ class Batch:
     """One batch, read completely."""
 
     samples: int
-    """Number of samples."""
     bytes: int
-    """Bytes read for the batch."""
     ready: float = field(compare=False)
     """Arrival of the last byte, in seconds of time.monotonic; may be long before the rank takes the batch."""
     began: float = field(default=math.nan, compare=False)

@@ -169,7 +169,6 @@ class _Known(NamedTuple):
     name: str
     size: int
     where: Index
-    """The extents of its samples."""
 
 
 class PartReader(WholeReader):

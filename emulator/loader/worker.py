@@ -58,7 +58,6 @@ class Loaded(NamedTuple):
 
     tensors: Tensors
     bytes: int
-    """Bytes that were read."""
     began: float
     """Start of the first read, in seconds of time.monotonic; NaN if nothing had to be read."""
 

@@ -33,7 +33,6 @@ class Accounted:
         self._delay, self._delays = 0.0, 0
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """See Loader.read."""
         batches = iter(self._loader.read(portions))
         while True:
             asked = time.monotonic()
@@ -94,10 +93,8 @@ class Accounted:
         )
 
     def helper_cpu_seconds(self) -> float:
-        """See Loader.helper_cpu_seconds."""
         return self._loader.helper_cpu_seconds()
 
     def close(self) -> None:
-        """See Loader.close."""
         self._loader.close()
         self._books.close()

@@ -1,9 +1,8 @@
 """The barrier of a training step. Ranks sleep in the kernel and wake within microseconds.
 
-A polled MPI barrier polls in each of its log2(ranks) rounds: with 64 ranks on a node and 1 ms of sleep
-between polls it took 30 ms a step. Here the ranks of a node sleep until a pipe is readable. The first rank of
-each node synchronizes with the other nodes through sockets (run.links), or by a polled MPI barrier if those
-could not be connected. The result has the cost of either, as measured by `cost`.
+With 64 ranks on a node, a polled MPI barrier took 30 ms a step. Here the ranks of a node sleep until a pipe
+is readable. The first rank of each node synchronizes with the others through sockets (run.links), or by a
+polled MPI barrier if those could not be connected.
 
 On busy cores each wake-up waits for a core, so wake-ups must not form a chain. The last of the other ranks to
 arrive wakes the first rank, once. The others sleep in poll(2), where one write wakes all of them; in read(2)

@@ -171,7 +171,6 @@ class MpiComm(Comm):
 
 Value = TypeVar("Value")
 _CODES = 256
-"""Number of exit statuses."""
 
 
 class Quiet(SystemExit):

@@ -44,7 +44,6 @@ class Filling:
     space_check: bool = True
     """Refuse a plan that is larger than the free space."""
     force: bool = False
-    """Replace an existing dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

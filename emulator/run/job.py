@@ -43,11 +43,8 @@ class TrainingJob:
     resume: bool = False
     """Continue the sweep in `out`."""
     command: tuple[str, ...]
-    """The command line that repeats this job."""
     label: str = ""
-    """A name for the result, for its readers."""
     rules: Rules = NO_RULES
-    """The rules that the result has to meet."""
 
     @property
     def direct(self) -> bool:

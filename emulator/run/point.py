@@ -51,7 +51,6 @@ class Measured:
     point: Point
     """The point with its hosts, without flags."""
     reads: ReadCounts
-    """The read requests of all ranks."""
     buffered: int
     """Number of ranks that read through the page cache."""
     rates: Floats
@@ -59,7 +58,6 @@ class Measured:
     barrier_polled: bool
     """True if the time of the barrier itself is part of a step's columns."""
     host_rows: HostRows
-    """The seconds of all hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,9 @@
-"""The training loop of one rank: read a batch, compute, wait for the other ranks.
+"""The training loop of one rank: read a batch, compute, wait for the other ranks (DESIGN.md, One rank).
 
-    for epoch: for batch in loader:   wait       the accelerator had no batch
-        compute                       compute    nominal time
-                                      overshoot  the accelerator was busy for longer
-        barrier, if requested         barrier    other ranks were busy
-
-The columns are times of the accelerator, not of its process. A step begins when its batch has arrived and the
-accelerator is free: at the end of its previous step or, after a barrier, of the last rank's. The process may
-notice later: of 100 ranks on two cores some always run late, and AU was 81 to 87 % while data arrived in
-time. The storage does not cause that, so the columns exclude it. The log also has the times at which the
-process ran, from which `analysis.here` computes the speed of a training on this client. Only a process
-that is late by more than the step delays its accelerator: that is overshoot. No delay is made up for.
+The columns are times of the accelerator. It starts a step at the end of its previous one or, after a barrier,
+of the last rank's. Its process may notice later: of 100 ranks on two cores some always run late, and AU was
+81 to 87 % while data arrived in time. Only a process that is late by more than the step delays its
+accelerator: that is overshoot.
 
 A process whose accelerator queues steps (`accelerator.in_flight`) takes batches while earlier steps compute.
 In the log it returns from a step at the end of the step, or later if it was late.

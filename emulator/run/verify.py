@@ -25,7 +25,6 @@ class Checking:
     threads: int | None = None
     """Number of reader threads of a process; None: 16."""
     repair: bool = False
-    """Make wrong files again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +32,7 @@ class Checked:
     """The result of `verify`."""
 
     files: int
-    """Number of files of the dataset."""
     checked: int
-    """Number of files that were read."""
     said: Sequence[Fault]
     """Faults and notes."""
     left: Sequence[Fault]

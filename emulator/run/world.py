@@ -50,7 +50,7 @@ _PYTHON_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 2.0
 """Seconds for rank 0 to end all others before they also report that the start takes too long."""
 
-_SAME = ("feedrate", "code", "byte order")
+_SAME = ("feedrate", "code")
 """Facts that must be the same on all hosts: ranks of two versions would wait for different messages."""
 
 
@@ -140,7 +140,6 @@ def _software(library: Library) -> dict[str, str]:
     return {
         "feedrate": emulator.__version__,
         "code": code.hexdigest()[:12],
-        "byte order": sys.byteorder,
         "Python": platform.python_version(),
         "NumPy": np.__version__,
         "torch": installed("torch") or "none",
@@ -151,7 +150,7 @@ def _software(library: Library) -> dict[str, str]:
 def differences(hosts: Mapping[str, Mapping[str, str]]) -> str:
     """Return how the software of `hosts`, by name, differs, as text; empty if it does not.
 
-    Raises LaunchError if their feedrate or byte order differs.
+    Raises LaunchError if their feedrate differs.
     """
     lines = []
     for fact in next(iter(hosts.values()), {}):

@@ -36,7 +36,6 @@ class Blob(Closing, ABC):
     name: str
     """Name of the sample with that of its storage, for errors."""
     size: int
-    """Bytes of the sample."""
     alignment: int
     """Offsets, lengths and addresses of reads must be multiples of this: 1, or BLOCK_BYTES."""
 
@@ -97,7 +96,6 @@ class Storage(ABC):
     stats: ReadStats
     """Counts and times of the reads so far; a wrapper shares those of the storage that it wraps."""
     alignment = 1
-    """Alignment of its blobs."""
     evicts_on_close = False
     """True if closing a file evicts it from the page cache, so that it must not stay open over epochs."""
     turns = False
@@ -159,7 +157,6 @@ class Entry:
 
     name: str
     size: int
-    """Bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,6 @@ class ReadCounts(NamedTuple):
     """The cost of reads up to one moment."""
 
     bytes: int = 0
-    """Bytes delivered."""
     latencies: Mapping[int, int] = {}
     """Read requests by the upper edge of their bucket in microseconds, ascending, without empty buckets."""
     seconds: float = 0.0
@@ -88,7 +87,6 @@ class Tally:
         """Kernel thread ID."""
         self.bytes = 0
         self.requests = 0
-        """Number of finished read requests."""
         self.seconds = 0.0
         """Seconds spent in finished read requests."""
         self.opening = 0.0

@@ -41,7 +41,6 @@ _SAMPLED_OPENS = 8
 _SAMPLED_BYTES = 64 * 2**20
 """Most bytes of a file that are checked with mincore."""
 _MOST_BYTES = 2**60
-"""Largest size of a file."""
 _MOST_PIECES = 1000
 """Most buffers of one preadv: Linux takes 1024."""
 _MOST_SIZES = 256
@@ -51,7 +50,6 @@ _TMPFS = 0x01021994
 _POPULATE_READ = 22
 """MADV_POPULATE_READ: fault pages in, and report a failure."""
 _HUGE = 2 * 2**20
-"""Bytes of a huge page."""
 
 
 class PosixStorage(Storage):

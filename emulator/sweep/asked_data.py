@@ -58,10 +58,8 @@ class Question:
     out: Path
     """Folder of the results `storage` and `pytorch`."""
     keep: bool
-    """Keep the generated data."""
     force: bool
     command: tuple[str, ...]
-    """The command line that repeats the question."""
 
     def __post_init__(self) -> None:
         """Raises SpecError if no answer is possible."""

@@ -150,7 +150,6 @@ class Extent(NamedTuple):
 
 
 Pieces = Sequence[tuple[Extent, memoryview]]
-"""Extents and their bytes."""
 
 Peek = Callable[[int, int], memoryview]
 """(offset, length) -> those bytes of a file. They must lie within it."""
