@@ -32,8 +32,6 @@ OVERHEAD = (0.0, 0.005, 0.01, 0.017, 0.025, 0.035, 0.05, 0.065, 0.08, 0.11, 0.15
 """d of both."""
 LOWEST, HIGHEST = -12.0, 9.0
 """ln(N / K) that is looked at."""
-TABLE_STEP = 0.005
-"""Step of ln(N / K) in which curves are tabulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,42 +78,19 @@ def _log_bare(u: Floats, curve: Indices) -> Floats:
     return np.asarray(-np.where(soft, bend, np.log1p(x * (0.5 * q + (1 - q) * x))))
 
 
-@cache
-def _table() -> tuple[Floats, Floats]:
-    """Curves without overhead, shape (ln(N / K) in steps of TABLE_STEP, curves), and their differences.
-
-    Straight lines between its rows are off by less than 10^-4, and several times faster than the functions.
-    """
-    u = np.arange(LOWEST, HIGHEST + TABLE_STEP, TABLE_STEP)
-    rows = _log_bare(u[:, None], np.arange(len(shapes()) // len(OVERHEAD))[None, :])
-    return rows, np.diff(rows, axis=0, append=rows[-1:])
-
-
-def _place(u: Floats) -> tuple[Indices, Floats]:
-    """Row of the table before u = ln(N / K), and the part of the way to the next row."""
-    place = (np.clip(u, LOWEST, HIGHEST) - LOWEST) / TABLE_STEP
-    row = place.astype(np.intp)
-    return row, place - row
-
-
 def log_efficiency(ratio: Floats, shape: Indices) -> Floats:
     """ln efficiency at ratio = ln(N / K) for the numbered shapes; `ratio` broadcasts against `shape`."""
-    rows, steps = _table()
-    (row, part), curve = _place(ratio), shape // len(OVERHEAD)
-    return np.asarray(rows[row, curve] + part * steps[row, curve] + np.log1p(-shapes().overhead[shape]))
+    return np.asarray(_log_bare(ratio, shape // len(OVERHEAD)) + np.log1p(-shapes().overhead[shape]))
 
 
 def grid_log_efficiency(log_n: float, log_scales: Floats, which: Indices) -> Floats:
     """ln efficiency at one count for every scale x shape, flat, the shape running fastest.
 
-    Shapes that differ only in overhead share one curve: looked up once.
+    Shapes that differ only in overhead share one curve.
     """
-    rows, steps = _table()
-    row, part = _place(log_n - log_scales)
     first, member = np.unique(which // len(OVERHEAD), return_inverse=True)
-    curve = rows[row[:, None], first] + part[:, None] * steps[row[:, None], first]
-    loss = np.log1p(-shapes().overhead[which])
-    return np.asarray(curve[:, member] + loss).ravel()
+    curve = _log_bare((log_n - log_scales)[:, None], first)
+    return np.asarray(curve[:, member] + np.log1p(-shapes().overhead[which])).ravel()
 
 
 @cache
