@@ -9,7 +9,7 @@ from typing import Literal
 
 from emulator.errors import SpecError
 
-Folder = Literal["workloads", "workloads/checkpoints", "datasets", "results"]
+Folder = Literal["workloads", "workloads/checkpoints", "datasets", "results", "results/systems"]
 
 
 def content_folder(folder: Folder) -> Path:
@@ -48,7 +48,7 @@ def find(folder: Folder, name: str) -> Path:
         "workloads": "workload",
         "workloads/checkpoints": "model",
         "datasets": "recipe",
-        "results": "system",
+        "results/systems": "system",
     }[folder]
     of_that = [one for one in known if one.startswith(f"{name}-")]  # a model without its accelerator
     hint = f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)

@@ -10,9 +10,6 @@ from typing import Literal
 from emulator.config.reader import at_least, build, positive, read_toml, toml_text
 from emulator.errors import SpecError
 
-SCHEMA = 1
-"""Version of the layout; a reader refuses another one."""
-
 Precision = Literal["bf16", "fp16", "tf32", "fp32"]
 Layout = Literal["channels_last", "contiguous"]
 
@@ -124,8 +121,6 @@ class Device:
 class Profile:
     """A measured accelerator."""
 
-    schema: int
-    provenance: Literal["measured"]
     model: str
     """Model that was trained, for example unet3d."""
     patch: tuple[int, ...]
@@ -142,8 +137,6 @@ class Profile:
     variants: tuple[Variant, ...]
 
     def __post_init__(self) -> None:
-        if self.schema != SCHEMA:
-            raise SpecError(f"schema must be {SCHEMA}, not {self.schema}", "calibrate with this version")
         if self.default not in self.names:
             known = ", ".join(self.names)
             raise SpecError(f"default is {self.default!r}, which is no variant", f"known: {known}")

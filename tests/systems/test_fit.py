@@ -9,7 +9,6 @@ from command import feedrate
 from emulator.analysis.throughput import busy, durations, throughput
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
-from emulator.files import refuse_existing
 from emulator.plugins.systems.fit import fit
 from emulator.plugins.systems.fit_quality import further_run, held_out, median_errors
 from emulator.plugins.systems.fit_results import fit_results
@@ -325,8 +324,6 @@ def test_the_file_is_read_back(tmp_path):
     system = load_system(str(tmp_path / "system.toml"))
     assert system.storage == found.system.storage and system.fit == found.system.fit
     assert system.sources["storage.bandwidth"] == "fitted to OUT"
-    with pytest.raises(SpecError, match="already"):
-        refuse_existing(tmp_path / "system.toml", force=False)
 
 
 @pytest.fixture(scope="module")
@@ -354,3 +351,4 @@ def test_what_is_wrong_is_said_in_one_line(simulated, tmp_path):
     with pytest.raises(SpecError, match="77"):
         fit_results([simulated / "out"], (77,))
     assert not (tmp_path / "s.toml").exists()
+    assert "exists already" in feedrate("fit", tmp_path, "--out", tmp_path).one_line()

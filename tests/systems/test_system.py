@@ -41,8 +41,6 @@ read_efficiency = [["4KiB", 0.1], ["1MiB", 1.0]]
 nic = "200Gb/s"
 [hardware]
 drive_capacity = "7.68TB"
-drive_power_read = "10.1W"
-node_power = "1.2kW"
 """
     system = load_system(str(write(tmp_path, text)))
     assert system.name == "mine"
@@ -50,7 +48,6 @@ node_power = "1.2kW"
     assert system.storage.read_efficiency == ((4096, 0.1), (2**20, 1.0))
     assert system.clients.nic == 25e9
     assert system.hardware.drive_capacity == 7_680_000_000_000
-    assert (system.hardware.drive_power_read, system.hardware.node_power) == (10.1, 1200)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,6 @@ node_power = "1.2kW"
         ),
         ("[storage]\nread_efficiency = [[4096, 2.0]]", "line 2: storage.read_efficiency must be above 0"),
         ("[storage]\nread_efficiency = [[8, 0.2], [4, 0.1]]", "ascending"),
-        ("[hardware]\ndrive_power_read = '10 horses'", "is not a power"),
         ("[storage\n", "not valid TOML"),
     ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.drift import student_t
-from emulator.config.profile import SCHEMA, Device, Profile, Timing, Variant
+from emulator.config.profile import Device, Profile, Timing, Variant
 from emulator.plugins.calibrate import trainer as real
 from emulator.plugins.calibrate.health import HealthMonitor
 from emulator.plugins.calibrate.models import ComputeMode, Request
@@ -31,8 +31,6 @@ def calibrate(request: Request, say: Callable[[str], None]) -> Profile:
     limit = health.span("power_limit_watts")
     machine = describe_machine()
     return Profile(
-        schema=SCHEMA,
-        provenance="measured",
         model=request.model.name,
         patch=request.model.patch,
         created=utc_now(),

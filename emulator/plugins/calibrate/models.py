@@ -79,11 +79,7 @@ def model_named(name: str) -> Model:
 
 def choose_device(wanted: Literal["auto", "cuda", "cpu"]) -> DeviceKind:
     """Return the device for auto, cpu or cuda. Raises SpecError, MissingError, DeviceError."""
-    try:
-        torch_spec = find_spec("torch")
-    except ValueError:  # sys.modules has a torch without a spec, which blocks its import
-        torch_spec = None
-    if torch_spec is None:
+    if find_spec("torch") is None:
         raise MissingError("calibrate needs PyTorch", "pip install 'feedrate[torch]'")
     if wanted == "cpu":
         return "cpu"  # before the import, which takes seconds

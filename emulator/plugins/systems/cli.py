@@ -87,7 +87,7 @@ def fit(
         typer.echo(line)
     if found.advice:
         typer.echo(f"next: {found.advice}")
-    found.write(out, force)
+    found.write(out)
     typer.echo(f"\nsystem: {out}   (feedrate simulate --system {out} --workload ... --counts ...)")
 
 

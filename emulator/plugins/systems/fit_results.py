@@ -11,7 +11,6 @@ from pathlib import Path
 from emulator.analysis.flags import invalid
 from emulator.config.workload import stored_workload
 from emulator.errors import Inconclusive, SpecError
-from emulator.files import refuse_existing
 from emulator.plugins.systems.fit import Fit, fit
 from emulator.plugins.systems.fit_quality import LEAST, further_run, held_out, median_errors
 from emulator.plugins.systems.seen import Seen, described, seen_in
@@ -40,17 +39,13 @@ class FitAnswer:
     advice: str
     """The additional run that would narrow a parameter most; empty if none would, or the fit is refused."""
 
-    def write(self, path: Path, force: bool = False) -> None:
-        """Write the system file.
-
-        Raises SpecError: no model describes the runs, or the file exists without `force`; StorageError.
-        """
+    def write(self, path: Path) -> None:
+        """Write the system file. Raises SpecError if no model describes the runs, StorageError."""
         if self.fit.refusal:
             raise SpecError(
                 f"{self.fit.refusal}; {path} was not written",
                 "see the residuals above; repeat the counts that are off, or leave them out with --counts",
             )
-        refuse_existing(path, force)
         write_system(path, self.fit.system)
 
 

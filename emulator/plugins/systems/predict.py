@@ -46,8 +46,6 @@ class Simulation:
     """Number of samples of the dataset."""
     steps: int
     """Steps of each rank."""
-    specified: bool = True
-    """False if the number of samples was not given: as many are drawn as are read, so that no epoch ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +80,9 @@ def on_paper(
 
     None for as many as `ranks` ranks read in `steps` steps, so that no epoch ends.
     """
-    specified = files is not None
     files = files or workload.loader.batch_size * ranks * steps
     sizes = sample_sizes(workload.sample_read, min(files, DRAWN_SIZES))
-    return Simulation(
-        workload=workload, system=system, sizes=sizes, samples=files, steps=steps, specified=specified
-    )
+    return Simulation(workload=workload, system=system, sizes=sizes, samples=files, steps=steps)
 
 
 def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:

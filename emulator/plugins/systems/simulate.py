@@ -87,7 +87,7 @@ def simulate(
         loader="simulated",
         environment=describe_machine(),
         points=tuple(points),
-        knee=feeds(job, system, over=simulation if simulation.specified else None).knee,
+        knee=feeds(job, system, over=simulation if dataset else None).knee,
         flags=tuple(_result_flags(max(counts), system.fit)),
     )
     kept = np.concatenate(rows)

@@ -11,11 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated
 
 from emulator.analysis.drift import student_t
 from emulator.analysis.knee import PRIOR_DEVIATION
-from emulator.config.catalog import content_folder
+from emulator.config.catalog import find
 from emulator.config.reader import (
     Bytes,
     Rate,
@@ -31,19 +30,6 @@ from emulator.config.reader import (
 from emulator.errors import SpecError
 from emulator.files import write_whole
 
-_WATTS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(k?)W\s*")
-
-
-def parse_watts(text: str | float) -> float:
-    """Return the watts of `"10.1W"`, `"1.2kW"` or a number. Raises SpecError."""
-    if not isinstance(text, str):
-        return float(text)
-    match = _WATTS.fullmatch(text)
-    if match is None:
-        raise SpecError(f"{text!r} is not a power", "write it like 10.1W or 1.2kW")
-    return float(match[1]) * (1000 if match[2] else 1)
-
-
 SOFT = 8.5
 """Softness of a documented system, which feeds 288 accelerators at 98 % with a hard limit of 352
 (results/seed-case-45GBps.md)."""
@@ -52,9 +38,6 @@ ALONE = 0.995
 """Efficiency from which a rank is considered to lose nothing."""
 ALIKE = 1.001
 """Ratio of two demands up to which they are considered equal."""
-
-Watts = Annotated[float, parse_watts]
-"""Watts; in TOML a number or text such as "10.1W"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +50,6 @@ class StorageSystem:
     """Bytes/s that all clients together can write."""
     latency: Seconds = 0.0
     """Seconds from a read request to its first byte, unloaded."""
-    write_latency: Seconds = 0.0
-    """Seconds from a write request to its acknowledgement, unloaded."""
     read_iops: float | None = None
     """Small random reads per second."""
     write_iops: float | None = None
@@ -88,7 +69,7 @@ class StorageSystem:
     def __post_init__(self) -> None:
         positive(self, "bandwidth", "write_bandwidth", "read_iops", "write_iops", "nodes", "node_bandwidth")
         positive(self, "softness")
-        at_least(0, self, "latency", "write_latency")
+        at_least(0, self, "latency")
         parse_protection(self.protection)
         sizes = [size for size, _ in self.read_efficiency]
         if sizes != sorted(set(sizes)) or any(size <= 0 for size in sizes):
@@ -154,11 +135,11 @@ class Hardware:
     """Bytes of one drive."""
     usable_capacity: Bytes | None = None
     """Bytes that users can store in the whole system; None: raw x k / (k + m)."""
-    drive_power_read: Watts | None = None
+    drive_power_read: float | None = None
     """Watts of one drive while it reads."""
-    drive_power_write: Watts | None = None
+    drive_power_write: float | None = None
     """Watts of one drive while it writes."""
-    node_power: Watts | None = None
+    node_power: float | None = None
     """Watts of one node without its drives."""
     drive_cost: float | None = None
     """Price of one drive, in `currency`."""
@@ -361,15 +342,7 @@ class System:
 
 def load_system(name: str) -> System:
     """Load the system at that path, or of that name in results/systems. Raises SpecError, StorageError."""
-    path = Path(name)
-    if not path.is_file():
-        if name.endswith(".toml") or "/" in name:
-            raise SpecError(f"there is no file {name}", "check the path")
-        folder = content_folder("results") / "systems"
-        path = folder / f"{name}.toml"
-        if not path.is_file():
-            known = ", ".join(sorted(found.stem for found in folder.glob("*.toml")))
-            raise SpecError(f"there is no system {name!r}", f"give a path, or one of: {known}")
+    path = find("results/systems", name)
     table, source = read_toml(path)
     return build(System, {"name": path.stem, **table}, source)
 
