@@ -89,8 +89,6 @@ class StorageShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The facts that a point's limit follows from."""
-
     point: Point
     others: Sequence[Point]
     """Other points of the sweep: what a host or a rank got among fewer."""
@@ -195,7 +193,6 @@ def _kind(point: Point, lost: Starved) -> BoundKind:
 
 
 def _crowded(point: Point, host: HostShare) -> bool:
-    """True when no core was left over on a host."""
     lost = host.starved
     # Busy cores prove nothing: work of a lower priority gives way. Idle ones do: a thread that was ready
     # to run waited only until the kernel had moved it to one.
@@ -272,7 +269,6 @@ def answers_at_once(facts: Facts) -> Bound | None:
 
 
 def client_cpu(facts: Facts) -> Bound | None:
-    """Some host is short of CPU."""
     short = short_of_cpu(facts.point)
     if not short:
         return None

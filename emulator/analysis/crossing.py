@@ -34,7 +34,6 @@ class Crossings:
     log_evidence: float
     """Log probability of the runs under this hypothesis as a whole."""
     log_counts: Floats
-    """Counts that were run, rising."""
     level: Floats
     """ln efficiency at each, never rising."""
     fed: Floats

@@ -32,7 +32,6 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """The verdict in one line."""
         return f"{self.asked}: {_WORDS[self.status]}: {self.evidence}"
 
 

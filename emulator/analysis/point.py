@@ -29,7 +29,6 @@ from emulator.record.steps import Steps
 Sync = Literal["step", "epoch", "none"]
 
 PARTS = ("compute", "wait", "barrier", "overshoot")
-"""The parts of a step."""
 
 SPANS = 40
 """Spans of a course, at most."""
@@ -97,7 +96,6 @@ def measured_au(point: Point, workload: Workload, kept_up: bool = True) -> Point
 
 
 def show_au(point: Point) -> str:
-    """AU in words."""
     return "AU not measured" if math.isnan(point.au) else f"AU {100 * point.au:.1f} %"
 
 

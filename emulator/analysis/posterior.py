@@ -56,11 +56,9 @@ class Posterior:
     """
 
     threshold: float
-    """Efficiency that defines N_AU."""
     log_scale: Floats
     """ln K of the curves."""
     shape: Indices
-    """Shapes of the curves."""
     weight: Floats
     """Sums to 1."""
     ahead: Floats
@@ -197,7 +195,6 @@ class _Grid:
     """Variance of the discrepancy, and of `loose`, of the same shape."""
 
     def part(self, keep: Indices) -> _Grid:
-        """The hypotheses `keep` alone."""
         return _Grid(
             self.log_scale[keep], self.shape[keep], self.log_prior[keep], self.off[:, keep], self.far[:, keep]
         )

@@ -47,7 +47,6 @@ class KneeSearch:
     """The target of a search and its limits."""
 
     maximum: int
-    """Largest count that can be run."""
     threshold: float = 0.9
     """Efficiency that defines N_AU (0 to 1)."""
     precision: float = 0.05
@@ -73,12 +72,10 @@ class Belief:
 
     @property
     def deviation(self) -> float:
-        """Relative standard deviation of one run, drift included."""
         return math.hypot(self.posterior.deviation, self.posterior.drift)
 
     @property
     def width(self) -> float:
-        """Width of the 95 % interval of N_AU / its median."""
         low, middle, high = self.n_au
         return (high - low) / middle
 

@@ -36,13 +36,9 @@ class TransformerShape:
     """A decoder of equal layers with grouped-query attention and a gated feed-forward part."""
 
     hidden: int
-    """Width of the model."""
     ffn: int
-    """Width of the feed-forward part."""
     heads: int
-    """Query heads; a head is hidden // heads wide."""
     kv_heads: int
-    """Key and value heads."""
     layers: int
     vocabulary: int
     """Tokens; the embedding and the output head are vocabulary x hidden each."""
@@ -77,7 +73,6 @@ class Parallelism:
 
     @property
     def ranks(self) -> int:
-        """tensor x pipeline x data."""
         return self.tensor * self.pipeline * self.data
 
 
@@ -99,7 +94,6 @@ class CheckpointIO:
     """Settings with which a rank writes and reads its files."""
 
     writes: int = 10
-    """Checkpoints that are written."""
     reads: int = 10
     """Checkpoints that are read back afterwards."""
     pause: Seconds = 5.0
@@ -138,7 +132,6 @@ class CheckpointModel:
 
 
 def checkpoint_models() -> list[str]:
-    """Return the names of the models that come with feedrate."""
     return names("workloads/checkpoints")
 
 
@@ -270,7 +263,6 @@ def data_parallel(model: CheckpointModel, ranks: int, subset: bool) -> int:
 
 
 def total(model: CheckpointModel, data: int, ranks: int, scale: Fraction = Fraction(1)) -> int:
-    """Return the bytes that the first `ranks` ranks write."""
     return sum(shard.size for rank in range(ranks) for shard in shards(model, data, rank, scale))
 
 

@@ -51,7 +51,6 @@ class Variant:
     """One way of computing: precision, compiled or not, memory layout."""
 
     name: str
-    """A name such as bf16-compiled-channels_last."""
     precision: Precision
     compiled: bool
     """True: through torch.compile."""
@@ -76,7 +75,6 @@ class Variant:
             raise SpecError("timings must have different batch sizes, ascending")
 
     def timing(self, batch_size: int) -> Timing | None:
-        """Return the measurement at that batch size, if there is one."""
         return next((timing for timing in self.timings if timing.batch_size == batch_size), None)
 
     def step_seconds(self, batch_size: int) -> float:
@@ -128,7 +126,6 @@ class Profile:
     created: str
     """ISO 8601, UTC."""
     command: str
-    """The command line that measured it."""
     default: str
     """Variant that is used unless a workload names another: the fastest per sample."""
     device: Device
@@ -143,7 +140,6 @@ class Profile:
 
     @property
     def names(self) -> list[str]:
-        """Names of the variants."""
         return [variant.name for variant in self.variants]
 
     def variant(self, name: str = "") -> Variant:

@@ -89,7 +89,6 @@ class SizeSpec:
 
     @property
     def voxel_bytes(self) -> int:
-        """Bytes of a voxel."""
         return 1 if self.shape == "bytes" else VOXEL_BYTES
 
 
@@ -99,7 +98,6 @@ class ColumnSpec:
 
     name: str
     dtype: Literal["float16", "float32", "float64", "int8", "uint8"]
-    """Type of a value."""
     size: int = 0
     """Values in a row, a list of fixed size; 0: a single value, no list."""
 

@@ -26,7 +26,6 @@ from emulator.units import counted, show_rate
 
 Say = Callable[[str], None]
 Sides = tuple[Side | None, Side | None]
-"""Reads and writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +33,14 @@ class Plan(ABC):
     """A baseline to measure with a tool."""
 
     tool: ClassVar[str]
-    """Name of the tool in the result."""
     folder: ClassVar[str]
     """Folder below OUT for the tool's inputs and outputs."""
     suffix: ClassVar[str]
     """Suffix of the files with the tool's input."""
 
     out: Path
-    """Folder for the result."""
     command: tuple[str, ...] = ()
-    """Command line that repeats the measurement."""
     label: str = ""
-    """Label of the result, for its readers."""
     keep: bool = False
     """True to leave the tool's files or objects on the storage."""
     per_host: int = 1
@@ -217,11 +212,9 @@ class Progress:
         self._begin = self._first = self._last = time.monotonic()
 
     def shown(self, comm: Comm) -> AbstractContextManager[None]:
-        """Show the progress on rank 0 during the body."""
         return live.telling(self.now) if comm.rank == 0 else nullcontext()
 
     def begin(self, number: int) -> None:
-        """Record that trial `number` begins."""
         self._number, self._last = number, time.monotonic()
         if number == 0:
             self._first = self._last

@@ -38,15 +38,10 @@ class Setting:
     """The global section of a job file."""
 
     folder: Path
-    """Folder with the files of this client."""
     file_bytes: int
-    """Bytes of a job's file."""
     direct: bool = True
-    """True to use O_DIRECT."""
     seconds: float
-    """Measured time in seconds."""
     ramp_seconds: float = 0.0
-    """Seconds of ramp-up, before measurement."""
 
     def __post_init__(self) -> None:
         """Raise SpecError for a folder that fio would misread."""

@@ -28,7 +28,6 @@ from emulator.storage.posix import probe_direct
 from emulator.units import parse_bytes, parse_rate, show_rate
 
 FILE_BYTES = 64 * 2**20
-"""Default size of a job's file."""
 _FOREVER = 30 * 86400.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
@@ -43,11 +42,9 @@ class FioNoise:
 
     tasks: tuple[Task, ...]
     file_bytes: int
-    """Bytes of a job's file."""
 
     @property
     def files(self) -> int:
-        """Number of files on a host."""
         return max(task.first_file + task.jobs for task in self.tasks)
 
 

@@ -19,17 +19,14 @@ QUESTION = "How many accelerators can this storage feed?"
 
 
 def sides(corner: Corner) -> tuple[Side, ...]:
-    """Return the reads and the writes of a corner that has them."""
     return tuple(side for side in (corner.read, corner.write) if side is not None)
 
 
 def iops(corner: Corner) -> float:
-    """Return requests per second, reads and writes together."""
     return sum(side.iops for side in sides(corner))
 
 
 def bytes_per_second(corner: Corner) -> float:
-    """Return bytes per second, reads and writes together."""
     return sum(side.bytes_per_second for side in sides(corner))
 
 
@@ -62,7 +59,6 @@ class Neighbour(NamedTuple):
     """Readers (or writers) of one block size, alone and beside the others."""
 
     name: str
-    """Name of the access pattern, such as `4 KiB random read`."""
     alone: Side
     together: Side
 
@@ -82,7 +78,6 @@ def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Nei
 
 
 def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
-    """Return the sums of bytes/s alone, and beside neighbours."""
     return (
         sum(neighbour.alone.bytes_per_second for neighbour in found),
         sum(neighbour.together.bytes_per_second for neighbour in found),
@@ -90,12 +85,10 @@ def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
 
 
 def client_counts_with_neighbours(result: RunResult) -> list[int]:
-    """Return the numbers of clients at which neighbours were measured."""
     return sorted({corner.clients for corner in result.baseline if corner.beside})
 
 
 def tool(result: RunResult) -> str:
-    """Return the tool that measured a baseline: fio, or rados bench."""
     return result.loader or "fio"
 
 

@@ -26,7 +26,6 @@ class Access:
 
     pattern: PatternKind
     block_bytes: int
-    """Bytes of a request."""
     read_share: float
     """Share of the requests that read (0 to 1)."""
 
@@ -52,9 +51,7 @@ class Task:
     depth: int
     """Requests in flight of each job."""
     jobs: int
-    """Number of jobs, each with its own file."""
     first_file: int = 0
-    """Number of the first job's file."""
     rate: float | None = None
     """Most bytes/s of all jobs together; None for no limit."""
     beside: str = ""
@@ -71,14 +68,12 @@ class Turn:
 
     @property
     def title(self) -> str:
-        """Displayed title."""
         tasks = (f"{task.access.name}, depth {task.depth}" for task in self.tasks)
         return f"{' beside '.join(tasks)}, {counted(self.clients, 'client')}"
 
 
 DEPTHS = (1, 2, 4, 8, 16, 32)
 QUICK_DEPTHS = (1, 8, 32)
-"""Queue depths of --quick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +81,8 @@ class Effort:
     """Default sizes and times of a suite."""
 
     file_bytes: int
-    """Bytes of a job's file."""
     seconds: float
-    """Measured time of a turn."""
     ramp_seconds: float
-    """Seconds of ramp-up before it."""
 
 
 FULL = Effort(file_bytes=2**30, seconds=30.0, ramp_seconds=5.0)
@@ -138,7 +130,6 @@ SUITES = {
         Suite(NOISY, "fio, noisy neighbour: readers at queue depth 1 beside writers at 8", (), (), 1),
     )
 }
-"""Suites by name."""
 
 
 def find_suite(name: str) -> Suite:
@@ -204,5 +195,4 @@ def _noisy(clients: int) -> tuple[Turn, ...]:
 
 
 def files_needed(planned: Sequence[Turn]) -> int:
-    """Return the number of files that the turns need on a client."""
     return max((task.first_file + task.jobs for turn in planned for task in turn.tasks), default=0)

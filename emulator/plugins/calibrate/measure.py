@@ -88,7 +88,6 @@ def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
 
 
 def timing_of(batch_size: int, seconds: Sequence[float], warmup: int, copies: Sequence[float]) -> Timing:
-    """Return a profile's entry for one batch size."""
     times = np.asarray(seconds, dtype=np.float64)
     return Timing(
         batch_size=batch_size,

@@ -22,7 +22,6 @@ class Model:
     edge: int
     """Voxels along each edge of its cubic training patch."""
     batch_sizes: tuple[int, ...] = (1,)
-    """Batch sizes to measure without --batch."""
 
     @property
     def patch(self) -> tuple[int, int, int]:
@@ -44,7 +43,6 @@ class ComputeMode:
 
     precision: Precision
     compiled: bool
-    """True for torch.compile."""
     layout: Layout
 
     @property
@@ -62,9 +60,7 @@ class Request:
     batch_sizes: tuple[int, ...]
     modes: tuple[ComputeMode, ...]
     steps: int
-    """Number of measured steps at each batch size."""
     warmup: int
-    """Number of steps before the measured ones."""
     threads: int = 1
     """Compute threads on a CPU; ranks that share cores have one each."""
     command: str = "feedrate calibrate"

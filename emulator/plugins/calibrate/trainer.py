@@ -241,7 +241,6 @@ class DeviceInfo:
 
 
 def describe(device: DeviceKind) -> DeviceInfo:
-    """Return the current device of that kind."""
     if device == "cpu":
         return DeviceInfo(name="", memory_bytes=None, gpu=None)
     seen = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -251,13 +250,11 @@ def describe(device: DeviceKind) -> DeviceInfo:
 
 
 def limit_threads(device: DeviceKind, threads: int) -> None:
-    """Set the number of compute threads on a CPU; no effect for a GPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, PyTorch and its libraries."""
     result = {"python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda:
         result["cuda"] = torch.version.cuda

@@ -35,7 +35,6 @@ from emulator.run.train import train
 from emulator.storage.base import Storage
 
 COPIES = 5
-"""Timed copies to the device in each round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +142,6 @@ class RealAccelerator:
         self._checked = False
 
     def listen(self, loader: TorchLoader) -> None:
-        """Receive the tensors of every batch of `loader`."""
         loader.hand_over(self._receive)
 
     def _receive(self, batch: Any) -> None:
@@ -175,7 +173,6 @@ class Verdict:
 
 
 def verdict(rounds: Sequence[Round]) -> Verdict:
-    """Return the verdict over all rounds."""
     logs = [math.log(pair.emulated.samples_per_second / pair.real.samples_per_second) for pair in rounds]
     interval = repeat_interval(logs)
     return Verdict(

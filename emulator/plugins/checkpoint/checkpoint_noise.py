@@ -43,9 +43,7 @@ class CheckpointNoise:
     """The checkpoints that each host writes beside a run."""
 
     model: str = "llama3-8b"
-    """Name of a model."""
     scale: str = "1/1000"
-    """Scale of the sizes."""
     ranks: int = 8
     """Ranks on a host, which writes the shards of the model's first `ranks` ranks."""
     pause: float = 0.0

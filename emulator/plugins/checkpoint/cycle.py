@@ -113,8 +113,6 @@ def checkpoint_of(
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The write or read in progress."""
-
     place: int
     """Number of this write or read, from 1."""
     doing: str
@@ -132,16 +130,13 @@ class _Session:
     job: CheckpointJob
     world: Comm
     hosts: list[str]
-    """Host name of every rank."""
     io: ShardIO
     direct: bool
     record: ResultFolder | None
-    """Result folder OUT, on rank 0."""
     say: Callable[[str], None]
     written: list[int] = field(default_factory=list)
     """Numbers of the checkpoints of this run."""
     turn: _Turn | None = None
-    """The write or read in progress."""
 
     def __post_init__(self) -> None:
         self._begin = time.monotonic()

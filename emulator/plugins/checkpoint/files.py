@@ -64,15 +64,12 @@ class Marker:
     """The content of checkpoint.json, which makes a checkpoint complete."""
 
     model: str
-    """Name of the model."""
     ranks: int
-    """Ranks that wrote it."""
     data: int
     """Copies of the model: its data parallelism."""
     scale: str
     """Scale of the sizes, as a fraction."""
     seed: int
-    """Seed of the bytes."""
     files: tuple[tuple[WrittenFile, ...], ...]
     """The files of each rank."""
 
@@ -83,7 +80,6 @@ class Marker:
 
 
 def folder_name(number: int) -> str:
-    """Return `checkpoint-000007` for 7."""
     return f"checkpoint-{number:06d}"
 
 

@@ -27,27 +27,20 @@ class CheckpointJob:
     """A model to checkpoint in a folder."""
 
     folder: Path
-    """Folder on the storage."""
     model: CheckpointModel
     subset: bool
     """True if the ranks are only the first ranks of the published job, with their shards."""
     scale: Fraction
-    """Scale of the sizes."""
     keep: bool
-    """Keep the checkpoints of this run."""
     shift: bool
     """Have each rank read the files of a rank of the next host, so that no client cache can serve them."""
     out: Path
     command: tuple[str, ...]
-    """The command line that repeats the job."""
     label: str = ""
-    """A name for the result, for its readers."""
     rules: Rules = NO_RULES
-    """The rules that the result has to meet."""
 
     @property
     def root(self) -> Path:
-        """Folder with the checkpoints."""
         return self.folder / FOLDER
 
     def data(self, ranks: int) -> int:
@@ -64,7 +57,6 @@ class CheckpointJob:
 
     @property
     def usual_ranks(self) -> int:
-        """Default number of ranks."""
         published = self.model.parallelism.ranks
         return min(HOST_RANKS, published) if self.subset else published
 

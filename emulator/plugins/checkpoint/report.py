@@ -125,5 +125,4 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
 
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
-    """Return tables and figures for the page of another result."""
     return tables(result), figures(result)

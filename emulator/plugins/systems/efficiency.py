@@ -23,7 +23,6 @@ _EXACTLY = 1 - 1e-12
 
 
 def ratio(value: float | None, amount: float | None) -> float | None:
-    """Return value / amount, or None if either is unknown."""
     return None if value is None or not amount else value / amount
 
 
@@ -205,7 +204,6 @@ class EfficiencyAnswer:
     tables: tuple[Table, ...]
     """Tables of the figures and, if another system was named, of the nodes that match it."""
     missing: tuple[str, ...]
-    """Sentences on the keys that the system files lack."""
 
 
 def compare_systems(

@@ -48,7 +48,6 @@ ENTRY = np.dtype([("key", "<f8"), ("item", "<i8")])
 
 @inlined
 def put(heap: Any, base: int, place: int, key: float, item: int, spot: Any) -> None:
-    """Write an entry into a place of a heap."""
     heap[base + place].key = key
     heap[base + place].item = item
     if spot is not None:
@@ -105,7 +104,6 @@ class Net(NamedTuple):
     live: Any
     """The classes in use, `lives[0]` of them."""
     place: Any
-    """k: index of the class in `live`."""
     lives: Any
     queue: Any
     """k: heap of the class's hosts, keyed by the class's service at which their first streams end; `hosts`
@@ -123,7 +121,6 @@ class Net(NamedTuple):
 
 
 def make_net(scene: Scene) -> Net:
-    """Return a network without streams."""
     hosts, most = scene.hosts, -(-scene.ranks // scene.hosts)
     own = np.minimum(np.minimum(scene.host / np.arange(1, most + 1), scene.rank), FAST)
     return Net(
@@ -265,7 +262,6 @@ class RankStates(NamedTuple):
     epoch: int
     """Steps of an epoch, which starts with nothing prefetched."""
     state: Any
-    """Rows of RANK."""
     asking: Any
     """Ranks that request a batch for their accelerator now, `counts[0]` of them."""
     counts: Any
@@ -295,7 +291,6 @@ def first(timers: Timers) -> float:
 
 @inlined
 def remove(timers: Timers) -> int:
-    """Remove the first entry, and return its rank."""
     rank: int = timers.row[0].item
     last = timers.size[0] - 1
     timers.size[0] = last

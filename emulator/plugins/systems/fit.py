@@ -30,7 +30,6 @@ LATENT = 0.90
 HUGE, SCATTERED = 0.30, 0.15
 """Largest |ln measured - ln simulated| of a count, and deviation of a run, that a system can describe."""
 SOFTNESS = (SOFT, 20.0)
-"""Values of softness to try."""
 _SECTION = {"bandwidth": "storage", "latency": "storage", "softness": "storage"}
 """Section of a system file by parameter; others are in `clients`."""
 
@@ -53,7 +52,6 @@ class Fit:
 
     @property
     def fitted(self) -> Fitted:
-        """Return the measurements and the certainty of the fit."""
         assert self.system.fit is not None
         return self.system.fit
 

@@ -29,7 +29,6 @@ class Constraint:
     """One limit on reading."""
 
     name: str
-    """Displayed name."""
     scope: Scope
     """Ranks that share the limit: all, those of one host, or one."""
     rate: float
@@ -92,7 +91,6 @@ def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
 
 
 def tightest_limits(system: System, workload: Workload) -> SystemLimits:
-    """Return the tightest limit of each scope."""
     limits = constraints(system, workload)
     return SystemLimits(
         system=_tightest(limits, "system"), host=_tightest(limits, "host"), rank=_tightest(limits, "rank")

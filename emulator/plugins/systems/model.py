@@ -30,7 +30,6 @@ from emulator.plugins.systems.system import ALONE, ClientSystem, Parameters, Sys
 
 
 def having(parameters: Parameters, name: str, value: float) -> Parameters:
-    """Return `parameters` with another value of `name`."""
     changed: dict[str, Any] = {name: value}
     return replace(parameters, **changed)
 
@@ -68,7 +67,6 @@ class FitModel:
         )
 
     def loss(self, parameters: Parameters) -> float:
-        """Return the sum of squared residuals."""
         return float((self.residuals(parameters) ** 2).sum())
 
     def variance(self, parameters: Parameters) -> tuple[float, int]:

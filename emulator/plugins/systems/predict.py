@@ -43,9 +43,7 @@ class Simulation:
     sizes: Floats
     """Bytes of each sample of the dataset; with more samples the sizes repeat in order."""
     samples: int
-    """Number of samples of the dataset."""
     steps: int
-    """Steps of each rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from emulator.record.result import Flag, RunResult, new_result
 from emulator.record.steps import Steps
 
 STEPS = 100
-"""Default number of steps of each rank."""
 
 
 def simulate(

@@ -40,7 +40,6 @@ class Feeds:
     bound: Constraint | None = None
     """The limit that would starve one more accelerator; None if none was reached."""
     knee: Knee
-    """The answer as the knee of a result."""
 
     @property
     def accelerators(self) -> int:
@@ -106,7 +105,6 @@ class _Runs:
 
     @property
     def most(self) -> int:
-        """Return the largest count to try."""
         return min(MOST, self.over.samples // self.workload.loader.batch_size) if self.over else MOST
 
     def efficiency(self, ranks: int) -> float:

@@ -55,7 +55,6 @@ class StorageSystem:
     write_iops: float | None = None
     """Small random writes per second."""
     nodes: int | None = None
-    """Storage nodes."""
     node_bandwidth: Rate | None = None
     """Bytes/s that one node can send to clients, or take from them."""
     protection: str = "1x"
@@ -113,7 +112,6 @@ class ClientSystem:
     nic: Rate | None = None
     """Bytes/s that one host can receive."""
     cores: int | None = None
-    """CPU cores of a host."""
     cpu_seconds_per_gb: float | None = None
     """CPU seconds of a host to read 10^9 bytes, loader included."""
     step_cost: Seconds = 0.0
@@ -132,7 +130,6 @@ class Hardware:
 
     drives_per_node: int | None = None
     drive_capacity: Bytes | None = None
-    """Bytes of one drive."""
     usable_capacity: Bytes | None = None
     """Bytes that users can store in the whole system; None: raw x k / (k + m)."""
     drive_power_read: float | None = None
@@ -165,7 +162,6 @@ class Parameters:
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Return the names of the parameters that have a value."""
         return tuple(part.name for part in fields(self) if getattr(self, part.name))
 
 
@@ -189,11 +185,8 @@ class Fitted:
     """The measurements behind a fitted system, and its uncertainty."""
 
     results: tuple[str, ...]
-    """OUT folders of the measurements."""
     workload: str
-    """Name of the workload."""
     seen: tuple[Evidence, ...]
-    """Measured counts, at least one."""
     identified: bool
     """True if a limit was visible; False if only `at_least` is known, not a bandwidth."""
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -201,7 +194,6 @@ class Fitted:
     deviation: float = PRIOR_DEVIATION
     """Relative standard deviation of one run: repeats, residuals and drift within runs."""
     freedom: int = 2
-    """Degrees of freedom of `deviation`."""
     held_out: tuple[float, ...] = ()
     """Median relative errors of throughput at counts that were held out of the fit, one at a time: of the
     simulation, of a constant efficiency, of the bandwidth cap alone; empty if there were too few counts."""
@@ -216,12 +208,10 @@ class Fitted:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the measured process counts, ascending."""
         return tuple(sorted({one.ranks for one in self.seen}))
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        """Return the measured numbers of hosts, ascending."""
         return tuple(sorted({one.hosts for one in self.seen}))
 
     @property
@@ -286,7 +276,6 @@ class System:
     name: str = ""
     """Short name: the file's name without .toml."""
     title: str = ""
-    """Title, in one line."""
     storage: StorageSystem = StorageSystem()
     clients: ClientSystem = ClientSystem()
     hardware: Hardware = Hardware()
@@ -296,7 +285,6 @@ class System:
     """Sources of the numbers, by dotted key."""
 
     def having(self, chosen: Parameters) -> System:
-        """Return the system with these parameters."""
         storage = replace(
             self.storage, bandwidth=chosen.bandwidth, latency=chosen.latency, softness=chosen.softness
         )
@@ -305,7 +293,6 @@ class System:
 
     @property
     def parameters(self) -> Parameters:
-        """Return the parameters that `fit` estimates."""
         storage, clients = self.storage, self.clients
         return Parameters(
             bandwidth=storage.bandwidth,
