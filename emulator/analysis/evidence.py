@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from emulator.analysis.bound import FED
@@ -28,9 +29,10 @@ def usable(points: Sequence[Point]) -> list[Point]:
     return valid if len({point.ranks for point in valid}) > 1 else served
 
 
-def left_out(points: Sequence[Point]) -> list[str]:
-    """Sentences on what was left out and why: `2 of 8 runs (limited by the client)`; [] where nothing was."""
-    used, behind = usable(points), [point for point in points if held(point)]
-    memory = [point for point in points if point not in used and point not in behind]
-    reasons = ((behind, "limited by the client"), (memory, "page-cache"))
-    return [f"{len(found)} of {len(points)} runs ({why})" for found, why in reasons if found]
+def left_out(points: Sequence[Point], used: Sequence[Point] | None = None) -> list[str]:
+    """Sentences on points that are not `used`, or not `usable`, such as `2 of 8 runs (page-cache)`."""
+    used = usable(points) if used is None else used
+    reasons = Counter(
+        "page-cache" if invalid(point) else "limited by the client" for point in points if point not in used
+    )
+    return [f"{runs} of {len(points)} runs ({why})" for why, runs in reasons.items()]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from emulator.analysis.flags import invalid
+from emulator.analysis.evidence import left_out
 from emulator.config.workload import stored_workload
 from emulator.errors import Inconclusive, SpecError
 from emulator.plugins.systems.fit import Fit, fit
@@ -81,20 +80,13 @@ def fit_results(
 
 def _report_left_out(path: Path, result: RunResult, say: Callable[[str], None] | None) -> None:
     """Report the runs that no system describes. Raises Inconclusive if there are no others."""
-    points, used = result.points, described(result.points)
-    reasons = Counter(
-        "page-cache" if invalid(point) else "limited by the client" for point in points if point not in used
-    )
-    for why, runs in reasons.items():
-        if say:
-            say(f"{path}: left out: {runs} of {len(points)} runs ({why})")
-    if not points or used:
-        return
-    if "page-cache" in reasons:
-        raise Inconclusive(f"{path}: no run is left to fit", f"see feedrate report {path}")
-    raise Inconclusive(
-        f"{path}: the client was the limit of every run, so a fit would describe the client", "use more hosts"
-    )
+    used = described(result.points)
+    left = left_out(result.points, used)
+    if say:
+        for sentence in left:
+            say(f"{path}: left out: {sentence}")
+    if left and not used:
+        raise Inconclusive(f"{path}: no run is left to fit: {', '.join(left)}", f"see feedrate report {path}")
 
 
 def fit_lines(found: Fit) -> list[str]:

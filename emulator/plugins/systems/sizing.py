@@ -16,6 +16,7 @@ from emulator.plugins.systems.limits import Constraint, binding, cap, constraint
 from emulator.plugins.systems.predict import Simulation, on_paper, predict
 from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
 from emulator.record.result import Knee
+from emulator.report.table import number
 from emulator.units import show_rate
 
 DECIDING_STEPS = 60
@@ -180,7 +181,7 @@ def _sentence(
     demand_met = f"at {100 * wanted:.3g} % of their demand" + (", ends of epochs included" if over else "")
     low, high = interval
     if not count:
-        close = f", by less than run-to-run variation: it may be up to {_show(high)}" if high >= 1 else ""
+        close = f", by less than run-to-run variation: it may be up to {number(high, 3)}" if high >= 1 else ""
         return f"This system does not feed 1 accelerator {demand_met}{close}; bound by {what}."
     if math.isinf(high):
         return (
@@ -190,13 +191,9 @@ def _sentence(
     why = "the uncertainty of the fit" if system.fit else "a hard or a soft limit"
     varies = f"{100 * system.run_error:.2g} % for run-to-run variation; the simulation itself has none"
     return (
-        f"This system feeds {accelerators} {demand_met} (knee at {_show(crossing)}, 95 % interval "
-        f"{_show(low)} to {_show(high)}: {why}, and {varies}); bound by {what}."
+        f"This system feeds {accelerators} {demand_met} (knee at {number(crossing, 3)}, 95 % interval "
+        f"{number(low, 3)} to {number(high, 3)}: {why}, and {varies}); bound by {what}."
     )
-
-
-def _show(count: float) -> str:
-    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
