@@ -12,10 +12,8 @@ from emulator.config.checkpoint import (
     TransformerShape,
     data_parallel,
     load_checkpoint_model,
-    model_files,
     parameters,
     parse_scale,
-    position_of,
     shards,
     total,
 )
@@ -94,11 +92,10 @@ def test_names_are_unique_and_scaled_files_are_not_empty(drawn, scale):
 
 def test_ranks_are_numbered_tensor_first():
     model = load_checkpoint_model("llama3-405b")
-    position = position_of(model, 8 * 32 + 8 + 3)
-    assert (position.tensor, position.stage, position.data) == (3, 1, 1)
-    first, last = position_of(model, 0), position_of(model, 255)
-    assert model_files(model, first)[0][0] == "layer_000_embedding"
-    assert model_files(model, last)[-1][0] == "layer_127_head"
+    first, last, copy = (shards(model, 2, rank) for rank in (0, 255, 8 * 32 + 8 + 3))
+    assert first[0].name == "layer_000_embedding-mp_000-model"
+    assert last[-2].name == "layer_127_head-mp_255-model"
+    assert [shard.name for shard in copy] == ["dp_001-mp_011-optimiser"]
 
 
 def test_rank_counts_that_cannot_be():

@@ -22,7 +22,6 @@ from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec
 from emulator.dataset.manifest import Manifest, open_dataset
 from emulator.loader import make_loader
-from emulator.loader.torch import TorchLoader
 from emulator.order import EpochPlan, RankPlan
 from emulator.plugins.calibrate import trainer as real
 from emulator.plugins.calibrate.measure import timing_of
@@ -119,7 +118,7 @@ class Pairs:
         real.limit_threads(self._request.device, self._request.threads)  # the loader has set it to one
         try:
             if isinstance(accelerator, RealAccelerator):
-                accelerator.listen(loader)
+                loader.hand_over(accelerator.receive)
             plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
             plan.require_a_step()
             log = StepLog(0, 0)
@@ -141,10 +140,7 @@ class RealAccelerator:
         self._batch: Any = None
         self._checked = False
 
-    def listen(self, loader: TorchLoader) -> None:
-        loader.hand_over(self._receive)
-
-    def _receive(self, batch: Any) -> None:
+    def receive(self, batch: Any) -> None:
         if not self._checked:
             self._checked = True
             self._trainer.require_trainable(*batch)

@@ -91,7 +91,7 @@ class FitModel:
                 here, (low, high) = math.log(getattr(parameters, name)), self._range(name)
                 reach = min(near, 0.2 if turn else math.inf)
                 low, high = (low, high) if math.isinf(reach) else (here - reach, here + reach)
-                log = golden(partial(self._loss_at, parameters, name), low, high)
+                log = minimum(partial(self._loss_at, parameters, name), low, high)
                 parameters = having(parameters, name, math.exp(log))
         return parameters
 
@@ -121,25 +121,15 @@ class FitModel:
         return math.log(0.5 * min(seen.rate for seen in self.seen) / most), math.log(2 * max(asked))
 
 
-def golden(loss: Callable[[float], float], low: float, high: float) -> float:
-    """Return the minimum of `loss` from low to high: a grid, then golden section around its best point."""
-    # The grid first: outside the range of the runs the loss is flat, and golden section would stop there.
+def minimum(loss: Callable[[float], float], low: float, high: float) -> float:
+    """Return where `loss` is least from low to high, on finer and finer grids around the best point."""
+    # A fine grid first: outside the range of the runs the loss is flat.
     points = 9 if high - low < 1.5 else 25
-    grid = np.linspace(low, high, points)
-    best = int(np.argmin([loss(float(x)) for x in grid]))
-    low, high = float(grid[max(0, best - 1)]), float(grid[min(points - 1, best + 1)])
-    ratio = (math.sqrt(5) - 1) / 2
-    left, right = high - ratio * (high - low), low + ratio * (high - low)
-    below, above = loss(left), loss(right)
     while high - low > 2e-4:
-        if below <= above:
-            high, right, above = right, left, below
-            left = high - ratio * (high - low)
-            below = loss(left)
-        else:
-            low, left, below = left, right, above
-            right = low + ratio * (high - low)
-            above = loss(right)
+        grid = np.linspace(low, high, points)
+        best = int(np.argmin([loss(float(x)) for x in grid]))
+        low, high = float(grid[max(0, best - 1)]), float(grid[min(points - 1, best + 1)])
+        points = 5
     return (low + high) / 2
 
 
