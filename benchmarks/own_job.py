@@ -28,6 +28,7 @@ import numpy as np
 from own_job_blocks import ON, TRACED
 from own_job_kinds import SYNC, rate_of
 
+from emulator.analysis.flags import unlike_job
 from emulator.config.workload import load_workload
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -135,7 +136,8 @@ class Job:
         samples = workload.loader.batch_size * workload.job.samples
         got = np.sort(rows["got"][rows["rank"] == 0])
         rate = self.processes * rate_of(got, samples, SYNC if self.kind == "queue" else 1)
-        return rate, [flag.name for flag in read_result(out).points[0].flags]
+        flags = [*read_result(out).points[0].flags, *filter(None, [unlike_job(workload)])]
+        return rate, [flag.name for flag in flags]
 
 
 def measure(job: Job, turns: int, only: list[str]) -> None:
@@ -166,6 +168,9 @@ def measure(job: Job, turns: int, only: list[str]) -> None:
         for how in ("torch", "direct"):
             told[how] = [round(one / median(found["job"]) - 1, 4) for one in found.get(how, [])]
         told |= {"flags": sorted(flags), "refused": refused, "load": os.getloadavg()[0]}
+        if not refused and (checked := load_workload(str(job.out / "workload.toml")).job.replay):
+            told["check"] = round(checked.difference, 4)
+            told["stored"] = checked.amplification, checked.replay_amplification
         print(json.dumps(told), flush=True)
 
 
