@@ -323,7 +323,6 @@ def _placed(
 
 
 def _rows(*found: dict[str, Any], **how: Any) -> Chart:
-    """Return a chart of these rows."""
     alt = extra("altair")
     return alt.Chart(alt.Data(values=list(found)), **how)
 

@@ -219,7 +219,6 @@ class Series:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Its entries in a legend."""
         if self.fit:
             return Key(self.name, self.colour, "dot"), Key("fit, 95 % band", self.colour)
         return (Key(self.name, self.colour, "box" if self.squares else "dash" if self.dashed else "line"),)

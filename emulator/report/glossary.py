@@ -65,5 +65,4 @@ def term_of(name: str) -> str:
 
 
 def anchor(term: str) -> str:
-    """The id of a term."""
     return "term-" + "".join(letter if letter.isalnum() else "-" for letter in term.lower())

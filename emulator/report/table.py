@@ -63,7 +63,6 @@ class Column:
     """True if a page draws a bar as long as the figure behind it."""
 
     def text(self, cell: Cell) -> str:
-        """The cell as people read it."""
         if isinstance(cell, str):
             return cell
         if cell is None or not math.isfinite(cell):

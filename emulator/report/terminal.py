@@ -58,7 +58,6 @@ def print_blocks(blocks: Sequence[Text | Table]) -> None:
 
 
 def as_markdown(blocks: Iterable[Text | Table]) -> str:
-    """The blocks as Markdown: paragraphs and tables."""
     parts = []
     for block in blocks:
         if isinstance(block, Text):

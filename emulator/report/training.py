@@ -94,7 +94,6 @@ def _how(reads: Mapping[str, Any] | None) -> str:
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
-    """Return the figures that have something to draw."""
     made = (make(result) for make in FIGURES)
     return tuple(figure for figure in made if figure is not None)
 

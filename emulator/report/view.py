@@ -47,7 +47,6 @@ def kind_of(result: RunResult) -> Kind:
 
 
 def title(result: RunResult) -> str:
-    """The workload's title, or its name."""
     return str(result.workload.get("title") or result.workload.get("name") or "feedrate")
 
 

@@ -29,9 +29,6 @@ from emulator.errors import DatasetError, storage_errors
 from emulator.registry import FORMATS
 from emulator.storage.folder import FolderStore
 
-MAX_FILES = 20_000_000
-"""Most files: their names are in the manifest, and a folder with more is probably a mistake."""
-
 
 @cache
 def _ends() -> list[tuple[str, str]]:
@@ -65,7 +62,6 @@ class Found:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all samples."""
         return int(self.sizes.sum())
 
 
@@ -119,7 +115,7 @@ def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
             raise DatasetError(f"{folder} has no files of the format {wanted}", "check --format")
         return wanted
     known = {form: count for form, count in counts.items() if form}
-    if len(known) == 1 and sum(known.values()) <= MAX_FILES:
+    if len(known) == 1:
         return next(iter(known))
     if not known:
         ends = ", ".join(sorted(end for end, form in _ends() if form))
@@ -127,7 +123,7 @@ def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
             f"{folder} has no samples", f"files must end in {ends}, or use --format bytes for any"
         )
     held = ", ".join(f"{count} {form}" for form, count in sorted(known.items()))
-    raise DatasetError(f"{folder} has {held} files", "choose one with --format, 20 million files at most")
+    raise DatasetError(f"{folder} has {held} files", "choose one with --format")
 
 
 def _packed(name: str, size: int) -> bytes:

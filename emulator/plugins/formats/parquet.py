@@ -199,7 +199,6 @@ def _taken(sink: io.BytesIO) -> bytes:
 
 
 def _extent(chunk: Any) -> tuple[int, int]:
-    """Return offset and bytes of a column chunk."""
     offset = chunk.data_page_offset
     if chunk.dictionary_page_offset is not None:
         offset = min(offset, chunk.dictionary_page_offset)

@@ -63,7 +63,6 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _feature(name: bytes, value: bytes) -> bytes:
-    """Return an entry of the map of features."""
     return _field(1, _field(1, name) + _field(2, value))
 
 

@@ -83,7 +83,6 @@ def parse_json(text: str, name: str) -> Any:
 
 
 def yaml_text(value: Any) -> str:
-    """Return a plain value as YAML."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return text
 

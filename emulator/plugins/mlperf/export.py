@@ -33,7 +33,7 @@ from emulator.files import write_whole
 from emulator.plugins.mlperf.agreement import stated_config
 from emulator.plugins.mlperf.config import Config, parse_overrides
 from emulator.plugins.mlperf.results import read_documents
-from emulator.plugins.mlperf.rules import VERSIONS, Check, self_check, version_for
+from emulator.plugins.mlperf.rules import VERSIONS, Check, model_and_accelerator, self_check, version_for
 from emulator.plugins.mlperf.summary import GIB, MIB
 from emulator.plugins.mlperf.tree import ADDED, RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
@@ -108,7 +108,6 @@ def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
 
 
 def _named(runs: Sequence[RunFolder]) -> dict[str, RunFolder]:
-    """Return the runs by a unique folder name."""
     named: dict[str, RunFolder] = {}
     for number, run in enumerate(runs):
         name = _file_name(run.name.rpartition("/")[2])
@@ -119,11 +118,10 @@ def _named(runs: Sequence[RunFolder]) -> dict[str, RunFolder]:
 
 
 def _place(result: RunResult) -> Path:
-    """Return the folder of the runs below `results`."""
     name = str(result.workload.get("name") or result.kind)
     if result.kind == "checkpoint":
         return Path("checkpointing", _file_name(name))
-    return Path("training", _file_name(_model_and_accelerator(name)[0]), "run")
+    return Path("training", _file_name(model_and_accelerator(name)[0]), "run")
 
 
 def _notice(result: RunResult, checks: Sequence[Check]) -> str:
@@ -141,12 +139,6 @@ def _notice(result: RunResult, checks: Sequence[Check]) -> str:
 def _file_name(name: str) -> str:
     """Return `name` as one part of a path, since results may contain any text."""
     return re.sub(r"[^\w-]", "_", name)[:80] or "run"
-
-
-def _model_and_accelerator(name: str) -> tuple[str, str]:
-    """Split a workload's name: unet3d and h100 of unet3d-h100."""
-    model, _, accelerator = name.replace("_", "-").partition("-")
-    return model, accelerator
 
 
 def _for_newer(run: RunFolder, result: RunResult) -> RunFolder:
@@ -210,7 +202,7 @@ def _metadata(
 
     `place` is the folder that was read or written. The overrides decide on the division.
     """
-    model, accelerator = _model_and_accelerator(workload) if kind == "training" else (workload, "")
+    model, accelerator = model_and_accelerator(workload) if kind == "training" else (workload, "")
     counts = {key: value for key, value in config.get("checkpoint", {}).items() if key in _COUNTS}
     arguments = {"model": model, "num_processes": ranks, _PLACES[kind]: place, "results_dir": "results"}
     return {
@@ -233,7 +225,6 @@ def _metadata(
 def _summary(
     result: RunResult, start: datetime, seconds: float, ranks: int, hosts: Sequence[str], cores: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the fields of a summary that describe the run and its hosts."""
     memory = result.environment.get("memory_of_hosts") or {}
     return {
         "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
@@ -334,7 +325,6 @@ def _epoch_log(part: Steps, batch: int, skips: int) -> dict[str, Any]:
 
 
 def _epoch_span(part: Steps, start: datetime) -> dict[str, Any]:
-    """Return the times of one rank's epoch, which is one block."""
     begin, end = float(part["begin"][0]), float(part["begin"][-1] + durations(part)[-1])
     span = {"start": _time(start, begin), "end": _time(start, end), "duration": f"{end - begin:.2f}"}
     return {**span, "block1": dict(span)}
@@ -343,7 +333,6 @@ def _epoch_span(part: Steps, start: datetime) -> dict[str, Any]:
 def _training_summary(
     result: RunResult, workload: Workload, point: Point, logs: Iterable[Mapping[str, Any]], start: datetime
 ) -> dict[str, Any]:
-    """Return summary.json of a training with these logs."""
     epochs = [list(log.values()) for log in logs]
     au = np.array([[epoch["au"]["block1"] for epoch in log] for log in epochs]).mean(axis=0)
     rate = np.array([[epoch["throughput"]["block1"] for epoch in log] for log in epochs]).sum(axis=0)
@@ -375,10 +364,9 @@ def _training_summary(
 
 
 def _training_config(result: RunResult, workload: Workload, number: int, epochs: int) -> dict[str, Any]:
-    """Return DLIO's configuration of point `number`."""
     point, loader = result.points[number], workload.loader
     return {
-        "model": {"name": _model_and_accelerator(workload.name)[0], "type": "cnn"},
+        "model": {"name": model_and_accelerator(workload.name)[0], "type": "cnn"},
         "framework": "pytorch",
         "workflow": {"generate_data": False, "train": True, "checkpoint": False},
         "dataset": {
@@ -439,7 +427,6 @@ def _alike(value: Any, published: Any) -> bool:
 
 
 def _checkpoint_run(result: RunResult) -> RunFolder:
-    """Return the documents of a checkpoint run."""
     first, last = result.checkpoints[0], result.checkpoints[-1]
     seconds = last.began + last.seconds + last.commit_seconds
     start = _begun(result, seconds)
@@ -498,7 +485,6 @@ def _checkpoint_spans(result: RunResult, start: datetime) -> dict[str, Any]:
 
 
 def _checkpoint_config(result: RunResult) -> dict[str, Any]:
-    """Return DLIO's configuration of a checkpoint run."""
     workload, counts = result.workload, {verb: len(chosen) for verb, chosen in _by_verb(result).items()}
     shape, parallelism = workload["shape"], workload["parallelism"]
     return {

@@ -51,12 +51,10 @@ class Figures:
 
     @property
     def overslept(self) -> float:
-        """Share of the published AU that was oversleep."""
         return self.au_published - self.x_ideal if self.x_ideal is not None else 0.0
 
     @property
     def verdict(self) -> str:
-        """One line of text that compares AU with X/X_ideal."""
         au = f"AU {self.au_published * 100:.1f} %"
         if self.either is not None:
             by = " or ".join(

@@ -37,7 +37,6 @@ class Imports:
 
     @property
     def runs(self) -> list[Imported]:
-        """All imported runs."""
         return [run for runs in self.groups.values() for run in runs]
 
     @property

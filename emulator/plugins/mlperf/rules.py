@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import wraps
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
@@ -71,7 +70,6 @@ class Version:
 
     @property
     def listed(self) -> str:
-        """The workloads as text."""
         return "; ".join(f"{model} on {' or '.join(made)}" for model, made in self.workloads.items())
 
 
@@ -121,7 +119,6 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """The outcome as a line of text."""
         word = {True: "met", False: "NOT MET", None: "unknown"}[self.met]
         number = f"{self.number}, " if self.number else ""
         return f"{word:8} {self.name}: {self.value} (required: {self.threshold}; {number}{self.division})"
@@ -147,7 +144,6 @@ class Check:
 
     @property
     def lines(self) -> list[str]:
-        """The check as lines of text."""
         opened, closed = (
             "every rule met" if met else "not every rule met" for met in (self.open, self.closed)
         )
@@ -193,12 +189,17 @@ class TrainingRuns:
         ]
         self.points = [run.point for run in self.runs]
         self.counted = self.runs[-RUNS:]
-        self.model, _, accelerator = self.workload.name.replace("_", "-").partition("-")
-        self.accelerator = accelerator.partition("-")[0]
+        self.model, self.accelerator = model_and_accelerator(self.workload.name)
         name = f"{self.model}-{self.accelerator}"
         known = load_workload(name) if name in names("workloads") else None
         self.published = known if known and known.accelerator.provenance in ("published", "scaled") else None
         """The workload as MLPerf publishes it; None if it is not one of theirs."""
+
+
+def model_and_accelerator(name: str) -> tuple[str, str]:
+    """Split a workload's name: unet3d and a100 of unet3d-a100-v04."""
+    model, accelerator, *_ = [*name.replace("_", "-").split("-"), ""]
+    return model, accelerator
 
 
 def _imported(result: RunResult) -> Sequence[Mapping[str, Any]]:
@@ -240,7 +241,6 @@ def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun
 def _of_published(compare: Callable[[TrainingRuns, Workload], Answer]) -> Callable[..., Answer]:
     """Turn a comparison with the published workload into a check that fails if there is none."""
 
-    @wraps(compare)
     def check(runs: TrainingRuns, version: Version) -> Answer:
         if runs.published is None:
             return f"{runs.workload.name} is not one of its workloads", False
@@ -596,9 +596,9 @@ def version_for(result: RunResult) -> str:
     if known := [name for name in VERSIONS if name in versions]:
         return known[-1]
     if result.kind != "checkpoint":
-        model, _, rest = str(result.workload["name"]).replace("_", "-").partition("-")
+        model, accelerator = model_and_accelerator(str(result.workload["name"]))
         for name, version in reversed(VERSIONS.items()):
-            if model in version.withdrawn or rest.partition("-")[0] in version.workloads.get(model, ()):
+            if model in version.withdrawn or accelerator in version.workloads.get(model, ()):
                 return name
     return max(VERSIONS)
 

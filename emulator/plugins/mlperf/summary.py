@@ -55,7 +55,6 @@ class Machines:
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """Return the cores of each host."""
         return tuple(round(value) for value in _each(self.host_cpu_count, self.num_hosts))
 
 
@@ -92,7 +91,6 @@ class PublishedTraining(Machines):
 
     @property
     def samples(self) -> int:
-        """Return the samples of the dataset."""
         return self.num_files_train * self.num_samples_per_file
 
     @property
@@ -102,7 +100,6 @@ class PublishedTraining(Machines):
 
     @property
     def mean_au(self) -> float:
-        """Return the accelerator utilization, mean over the epochs."""
         return sum(self.au) / len(self.au)
 
     @property

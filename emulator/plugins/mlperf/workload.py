@@ -233,7 +233,6 @@ def _loading(config: Config, tf_data: bool) -> dict[str, Any]:
 
 
 def _accelerator(config: Config) -> dict[str, Any]:
-    """Return the table `accelerator` of the workload."""
     # No key names the accelerator, but the name of the file or of the chosen workload ends in it.
     choice = config.choice.lower()
     suffixes = (end for end in _ACCELERATORS if re.search(rf"[_-]{end}(?![a-z0-9])", choice))

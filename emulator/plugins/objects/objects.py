@@ -80,11 +80,9 @@ class ObjectStore(Store):
         """Return the endpoint or cluster."""
 
     def key(self, name: str) -> str:
-        """Return the object's name within its bucket or pool."""
         return self._prefix + name
 
     def url(self, name: str) -> str:
-        """Return the object's URL, for messages."""
         return f"{self._url}/{name}"
 
     def ask(self, doing: str, action: Callable[[], Value]) -> Value:

@@ -169,7 +169,6 @@ class RadosStore(ObjectStore):
 
 
 def _piece(key: str, number: int) -> str:
-    """Return the name of the object with piece `number` of a sample."""
     return key + (f"{_MARK}{number:06d}" if number else "")
 
 

@@ -55,17 +55,14 @@ class Compared:
 
     @property
     def answer(self) -> str:
-        """Return the result in one sentence."""
         return kind_of(self.result).answer(self.result)
 
     @property
     def workload(self) -> str:
-        """Return the name of the workload."""
         return str(self.result.workload.get("name", ""))
 
     @property
     def knee_range(self) -> tuple[float, float]:
-        """Return the range that contains the knee."""
         return knee_range(self.result.knee, self.result.points, threshold_of(self.result))
 
     @property
@@ -94,12 +91,10 @@ class Comparison(Document):
 
     @property
     def measured(self) -> list[Entry]:
-        """Return the points of all results."""
         return [entry for compared in self.results for entry in compared.entries]
 
     @property
     def differences(self) -> Table:
-        """Return the settings and facts in which the results differ."""
         return differences([(compared.name, compared.result) for compared in self.results])
 
     @property
@@ -115,7 +110,6 @@ class Comparison(Document):
 
     @property
     def blocks(self) -> list[Text | Table]:
-        """Return differences, answers, tables, moves of the knee, and cautions."""
         differ = self.differences
         blocks: list[Text | Table] = [differ, Text("")] if differ.rows else []
         for compared in self.results:
@@ -261,7 +255,6 @@ def gate(share: float, comparison: Comparison) -> list[Verdict]:
 
 
 def _has(words: Sequence[str], name: str) -> bool:
-    """Return True if each of the words is in the name."""
     return all(word in _letters(name) for word in words)
 
 
@@ -294,7 +287,6 @@ def _moves(compared: Sequence[Compared]) -> list[str]:
 
 
 def _own_cautions(compared: Compared) -> list[str]:
-    """Return the cautions about one result."""
     result, qualified = compared.result, marks_line(compared.result)
     cautions = [f"{compared.name}: {qualified}."] if qualified else []
     raised = [note.name for note in notes(result)]
