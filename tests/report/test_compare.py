@@ -155,6 +155,12 @@ def test_a_knee_beside_noise_or_below_the_first_count_moves_too() -> None:
     assert "moves from 8.00 to below 1 accelerators" in sentence
 
 
+def test_published_throughput_counts_the_first_step_up_to_v1() -> None:
+    submissions, _ = load_reference("mlperf_storage_v1_0")
+    (caution,) = [c for c in compare([("a", plain_sweep())], submissions).cautions if "throughput" in c]
+    assert "includes the first step of each epoch up to v1.0 and excludes it since" in caution
+
+
 def test_a_reference_without_the_workload_is_said() -> None:
     tiny = changed(replace(plain_sweep()))
     tiny = replace(tiny, workload={**tiny.workload, "name": "unet3d-tiny"})

@@ -14,9 +14,10 @@ from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shape
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
+from emulator.report.figure import through
 from emulator.report.table import number
 from emulator.report.training import answer, cards, host_rows, percentiles, points_table
-from emulator.report.training_figures import PARTS, mean_steps
+from emulator.report.training_figures import PARTS, mean_steps, measured
 from emulator.report.view import limits, marks, marks_line, notes
 
 
@@ -84,6 +85,16 @@ def test_percentiles_are_those_of_the_upper_edges(histogram: dict[int, int]) -> 
         return
     wanted = np.percentile(all_edges, (50, 90, 99, 99.9, 100), method="inverted_cdf") * 1e-6
     assert found == pytest.approx(wanted.tolist())
+
+
+def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_left() -> None:
+    made = [point(1, 26e9), point(2, 26e9), point(2, 13e9, flags=(CACHE,)), point(4, 26e9, flags=(CACHE,))]
+    dots = measured(made, lambda at: at.bytes_per_second)
+    line, _ = through(dots, "#000000")
+    assert [x for x, _ in line.points] == [1, 2]
+    assert line.points[1][1] == dots[1].y
+    line, _ = through(measured(made[2:], lambda at: at.bytes_per_second), "#000000")
+    assert len(line.points) == 2
 
 
 def test_the_parts_of_a_step_come_from_the_step_log() -> None:
