@@ -56,10 +56,9 @@ def main() -> int:
             low, high = row.interval
             within = low - 1e-3 <= row.measured <= high + 1e-3
             covered += within
-            least = "at least " if row.least else ""
             twin, constant, cap = (f"{100 * error:+.1f}" for error in row.errors)
             print(
-                f"| {row.ranks} | {100 * row.measured:.1f} | {least}{100 * row.simulated:.1f} | {twin} | "
+                f"| {row.ranks} | {100 * row.measured:.1f} | {100 * row.simulated:.1f} | {twin} | "
                 f"{100 * low:.1f} to {100 * high:.1f}{'' if within else ' (outside)'} | {constant} | {cap} |"
             )
         pooled += rows

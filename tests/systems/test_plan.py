@@ -120,6 +120,8 @@ def test_what_is_wrong_is_said_in_one_line():
     assert "takes no argument s.toml: see feedrate plan -h" in feedrate("plan", "s.toml").one_line()
     with pytest.raises(SpecError, match="needs a question"):
         plan([A100])
+    with pytest.raises(SpecError, match="too many to simulate: 100,000 at most"):
+        plan([A100], None, 10**9)
 
 
 def test_over_a_dataset_knee_and_points_are_of_the_same_run():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from emulator.analysis.knee import NO_KNEE
 from emulator.config.workload import Workload
+from emulator.errors import SpecError
 from emulator.plugins.systems.limits import Constraint, binding, cap, constraints
 from emulator.plugins.systems.predict import Simulation, on_paper, predict
 from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
@@ -219,7 +220,12 @@ def needs(
     margin: float = 0.1,
     cpu_seconds_per_gb: float | None = None,
 ) -> Needs:
-    """Return the storage and hosts that `accelerators` of `workload` need at its AU threshold."""
+    """Return the storage and hosts that `accelerators` of `workload` need at its AU threshold.
+
+    Raises SpecError above MOST accelerators.
+    """
+    if accelerators > MOST:
+        raise SpecError(f"{accelerators:,} accelerators are too many to simulate", f"{MOST:,} at most")
     wanted, each = workload.training.au_threshold, workload.demand
     hosts = -(-accelerators // per_host)
 
