@@ -70,6 +70,9 @@ def test_a_part_of_a_file_is_read_in_as_many_requests_as_by_the_job():
     part = replace(whole(1, 100 * 65_000), runs=pieces(65_000, 100), bytes=100 * 65_000)
     found = pattern(replace(part, requests=pieces(61_440, 100) + pieces(3_560, 100)), 100)
     assert (found.samples_per_file, found.sample_bytes, found.block_bytes) == (100, 65_000, 61_440)
+    # A last block that is read whole: its end is in a page of its own, after which the kernel reads ahead.
+    found = pattern(replace(part, requests=pieces(61_440, 100) + pieces(4_096, 100)), 100)
+    assert found.block_bytes == 57_344
     assert pattern(replace(part, requests=pieces(65_000, 100)), 100).block_bytes == 65_536
     assert pattern(replace(part, requests=pieces(4_096, 1600)), 100).block_bytes == 4_096
 

@@ -394,7 +394,7 @@ def access_of(
     if not (layout.whole or sequential or reads.sizes_only):
         share = each / sample_bytes
         if _several_requests(reads):
-            request = min(request, padded(math.ceil(each)) - BLOCK_BYTES)
+            request = min(request, (each - _small(reads.requests)) // BLOCK_BYTES * BLOCK_BYTES)
         elif min(share, request / each) >= WHOLE:
             request = max(request, sample_bytes)  # the share of the file's header is no second request
         if share < WHOLE:
@@ -437,6 +437,14 @@ def _large(pieces: Pieces) -> int:
     """Return the number of pieces that are no headers: half as long as the typical one, or longer."""
     sizes = zip(pieces.upper, pieces.counts, strict=True)
     return sum(count for upper, count in sizes if 2 * upper >= pieces.typical())
+
+
+def _small(pieces: Pieces) -> float:
+    """Return the mean bytes of the pieces that are not large; a block without them."""
+    each = list(zip(pieces.upper, pieces.counts, pieces.bytes, strict=True))
+    small = [(count, size) for upper, count, size in each if 2 * upper < pieces.typical()]
+    counts, sizes = map(sum, zip(*small, strict=True)) if small else (1, BLOCK_BYTES)
+    return sizes / counts
 
 
 def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, demand: Demand) -> int:
