@@ -447,7 +447,7 @@ def webdataset(data: Path) -> Iterable[Any]:
 
     files = [str(path) for path in sorted(data.iterdir())]
     made = wds.WebDataset(files, shardshuffle=100, nodesplitter=wds.split_by_node).shuffle(200)
-    return loader(made.to_tuple("bin").map(lambda one: (len(one[0]),)).batched(8), batch_size=None)
+    return loader(made.to_tuple("bin").map(lambda one: (len(one[0]), 1)).batched(8), batch_size=None)
 
 
 def huggingface(data: Path) -> Iterable[Any]:
