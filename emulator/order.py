@@ -8,7 +8,8 @@ Sequential access, as in tf.data: the files of an epoch are shuffled, and their 
 one sequence. It is divided evenly among the ranks, and each rank's stretch among its streams. The rank takes
 one sample of each stream in turn into a shuffle buffer of B samples and draws the next sample from it: the
 storage sees the streams, the accelerator the draws. When sample k is drawn (from 0), k + B samples have been
-read, or all of them. With fewer files than streams, ranks and streams begin within a file.
+read, or all of them. With fewer files than streams, ranks and streams begin within a file. Where samples are
+read in runs (`access.run_samples`), runs take the place of files, and the first sample of a run brings all.
 
 Both leave out only the tail that does not fill a step of all ranks.
 """
@@ -16,7 +17,7 @@ Both leave out only the tail that does not fill a step of all ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Literal, NamedTuple
@@ -66,6 +67,19 @@ class EpochPlan:
     samples_per_file: int = 1
     """File f has the samples from number f x samples_per_file on."""
     access: AccessSpec = field(default_factory=AccessSpec)
+
+    def __post_init__(self) -> None:
+        if self.access.run_samples and self.samples_per_file % self.access.run_samples:
+            raise DatasetError(
+                f"access.run_samples = {self.access.run_samples} does not divide the {self.samples_per_file} "
+                "samples of a file",
+                "choose another with --set access.run_samples=N; 0 reads on and on",
+            )
+
+    @property
+    def together(self) -> int:
+        """Samples of a file, or of a run of it, which are read one after the other."""
+        return self.access.run_samples or self.samples_per_file
 
     @property
     def steps(self) -> int:
@@ -162,7 +176,7 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
     """Yield the batches of `rank` in `epoch` for the training: tuples of `batch_size` sample indices."""
     size = plan.batch_size
     if plan.access.pattern == "sequential":
-        each, starts = plan.samples_per_file, _stream_starts(plan, rank)
+        each, starts = plan.together, _stream_starts(plan, rank)
         order = EpochOrder(plan.samples // each, seed, epoch)
         draws = buffered_order(plan.steps * size, plan.access.shuffle_buffer, seed, epoch, rank)
         turn, stream = np.divmod(draws, len(starts))
@@ -179,11 +193,11 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
 
 def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Portion]:
     """Yield the same steps as reads of the storage."""
-    each = plan.samples_per_file
     if plan.access.pattern == "random":
         for batch in batches(plan, rank, seed, epoch):
-            yield Portion(len(batch), tuple([Read(*divmod(index, each)) for index in batch]))
+            yield Portion(len(batch), tuple([Read(*divmod(index, plan.samples_per_file)) for index in batch]))
         return
+    each = plan.together
     order = EpochOrder(plan.samples // each, seed, epoch)
     streams = [
         _Stream(_in_order(order, start // each, plan.samples // each), start % each, each)
@@ -195,11 +209,18 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
         reads: list[Read] = []
         for number, stream in enumerate(streams):  # every len(streams)-th sample belongs to it
             reads += stream.read_to(max(0, -(-(needed - number) // len(streams))))
-        yield Portion(plan.batch_size, tuple(reads))
+        yield Portion(plan.batch_size, tuple(_whole_runs(plan, reads) if plan.access.run_samples else reads))
+
+
+def _whole_runs(plan: EpochPlan, reads: Sequence[Read]) -> Iterator[Read]:
+    """Yield a read of each run that begins in `reads`, whose files are runs."""
+    for read in reads:
+        if read.first == 0 or read.how == "start":
+            yield Read(*divmod(read.file * plan.together, plan.samples_per_file), plan.together)
 
 
 class _Stream:
-    """A stream through `files` of `each` samples, from sample `first` of the first file on."""
+    """A stream through `files` (or runs) of `each` samples, from sample `first` of the first file on."""
 
     def __init__(self, files: Iterator[int], first: int, each: int) -> None:
         self._files = files

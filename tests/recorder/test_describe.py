@@ -304,6 +304,12 @@ def test_workers_that_share_a_file_do_not_make_its_samples_smaller():
     assert pages(4 * 2**21 / 50).sample_bytes == pytest.approx(2**21 / 50, rel=0.01), "less their buffer"
 
 
+def test_samples_that_are_read_in_runs_at_random_places_are_replayed_so():
+    """As pages of FFCV are, or blocks of rows."""
+    found = pages(4 * 2**21 / 50)
+    assert (found.access.run_samples, found.samples_per_file, found.access.streams) == (50, 6000, 2)
+
+
 def test_what_a_job_that_marks_its_steps_read_into_a_buffer_makes_no_sample_larger():
     marked = Settings(batch_size=4, workers=32, prefetch_factor=1, marked=True)
     one = replace(seen(whole(300, 50_000), 100, marked), batch_call_bytes=4 * 50_000.0)

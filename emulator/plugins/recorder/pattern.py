@@ -42,6 +42,8 @@ _TOUCHED = 0.8
 _SIDE = 0.02
 """Largest size of a side file, such as an index, relative to the file with the median byte; and of all side
 files, relative to all files."""
+_FEW_RUNS = 6
+"""Fewest moves between runs of samples that show their order."""
 _FEW_MOVES = 12
 """Fewest moves between samples of a file that show their order."""
 
@@ -134,8 +136,11 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         # Windows overlap, or chunks are larger than a sample: keep the bytes of a read, not the number of
         # samples, so that a step reads as many bytes as the job's.
         per_file = max(1, round(mean_file / each))
+    run = run_samples(loader, amount, each) if several else 0
+    if run:
+        per_file = run * max(1, round(mean_file / amount.run))
     sample_bytes = max(1, round(mean_file / per_file))
-    access, block = access_of(loader, amount, layout, each, sample_bytes, order)
+    access, block = access_of(loader, amount, layout, each, sample_bytes, order, run)
     sizes = tuple(max(1, round(size / per_file)) for size in reads.sizes)
     held = dataset_files(loader, alike, layout, demand)
     facts = _access_words(loader, access, layout, per_file, sample_bytes)
@@ -378,16 +383,25 @@ def layout_of(
     return Layout(files=files, samples_per_file=per_file, files_per_sample=1, whole=False, own=own)
 
 
+def run_samples(loader: Loader, amount: Amount, each: float) -> int:
+    """Return the samples of a run, if samples are read together in runs at random places; otherwise 0."""
+    reads = loader.reads
+    moves = _large(reads.runs) - reads.followed_files
+    together = round(amount.run / each)
+    random = moves >= _FEW_RUNS and reads.backward > _IN_ORDER * moves / 2
+    return together if random and together > 1 and not (amount.mapped or reads.sizes_only) else 0
+
+
 def access_of(
-    loader: Loader, amount: Amount, layout: Layout, each: float, sample_bytes: int, order: Order
+    loader: Loader, amount: Amount, layout: Layout, each: float, sample_bytes: int, order: Order, run: int
 ) -> tuple[AccessSpec, int]:
     """Rule 6: the part of a sample that is read, the order, and the size of requests (the block).
 
-    Needs the bytes read for a sample, their runs and requests, and the kernel's read-ahead.
+    Needs the bytes read for a sample, their runs and requests, `run_samples`, and the kernel's read-ahead.
     """
     reads = loader.reads
     several = layout.samples_per_file > 1
-    long_runs = amount.run > 1.5 * each and not amount.mapped and not reads.sizes_only
+    long_runs = run > 1 or (amount.run > 1.5 * each and not amount.mapped and not reads.sizes_only)
     sequential = several and (order != "random" or long_runs)
     direct = reads.direct > reads.bytes / 2
     request, bytes_read, pieces = amount.request, 0, 1
@@ -410,6 +424,7 @@ def access_of(
     access = AccessSpec(
         pattern="sequential" if sequential else "random",
         streams=max(1, loader.settings.workers) if sequential else 1,
+        run_samples=run if sequential else 0,
         bytes_read=bytes_read,
         pieces=pieces,
         head_bytes=head,
@@ -481,6 +496,9 @@ def _access_words(
     reads, facts = loader.reads, []
     if layout.whole:
         facts.append("files are read whole, one a sample")
+    elif access.run_samples:
+        run = show_bytes(access.run_samples * sample_bytes)
+        facts.append(f"runs of {access.run_samples} samples, {run}, are read at random places of their file")
     elif access.pattern == "sequential":
         facts.append(f"files of about {per_file} samples are read from start to end")
     elif not reads.sizes_only:
