@@ -33,7 +33,7 @@ def test_every_number_of_a_shipped_workload_has_a_source(name):
         "access.head_bytes",
         "access.run_samples",
         "loader.batch_cpu_seconds",
-    }  # of recorded jobs alone
+    }  # recorded
     if spec["access"]["pieces"] == 1:
         numbers.remove("access.pieces")
     if spec["accelerator"]["in_flight"] == 1:
