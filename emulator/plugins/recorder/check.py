@@ -82,7 +82,9 @@ def _compared(written: Written, workload: Workload, watch: Watch) -> ReplaySpec:
         epoch = files * workload.sample.samples_per_file // (ranks * batch)
         if epoch < 2:
             raise SpecError("the recorded files are too few for two steps", "raise --traced-steps")
-        steps = ahead + min(_MOST_STEPS, max(_FEW_STEPS, math.ceil(_SECONDS / job.seconds)))
+        # Not more than the job's: the more samples have been read, the more does the page cache have.
+        most = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // ranks)
+        steps = ahead + max(_FEW_STEPS, most)
         words = [
             "run", str(data), "--workload", str(written.folder / WORKLOAD), "--ranks", str(ranks),
             "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps),
