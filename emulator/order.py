@@ -68,14 +68,6 @@ class EpochPlan:
     """File f has the samples from number f x samples_per_file on."""
     access: AccessSpec = field(default_factory=AccessSpec)
 
-    def __post_init__(self) -> None:
-        if self.access.run_samples and self.samples_per_file % self.access.run_samples:
-            raise DatasetError(
-                f"access.run_samples = {self.access.run_samples} does not divide the {self.samples_per_file} "
-                "samples of a file",
-                "choose another with --set access.run_samples=N; 0 reads on and on",
-            )
-
     @property
     def together(self) -> int:
         """Samples of a file, or of a run of it, which are read one after the other."""
@@ -92,7 +84,13 @@ class EpochPlan:
         return self.samples - self.steps * self.batch_size * self.ranks
 
     def require_a_step(self) -> None:
-        """Raise DatasetError if the dataset is too small for a step."""
+        """Raise DatasetError if the dataset is too small for a step, or if runs do not divide its files."""
+        if self.access.run_samples and self.samples_per_file % self.access.run_samples:
+            raise DatasetError(
+                f"access.run_samples = {self.access.run_samples} does not divide the {self.samples_per_file} "
+                "samples of a file",
+                "choose another with --set access.run_samples=N; 0 reads on and on",
+            )
         if self.steps < 1:
             fits = self.samples // self.batch_size
             files = math.ceil(self.batch_size * self.ranks / self.samples_per_file)

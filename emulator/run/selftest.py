@@ -77,15 +77,14 @@ def self_test(kind: str, workload: Workload) -> Overhead:
         )
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
         # Workers persist: they start once an epoch, and a pass is much shorter than an epoch.
-        loader = make_loader(
-            kind, small, storage, files, access=replace(workload.access, refill="persistent")
-        )
+        access = replace(workload.access, refill="persistent", run_samples=0)
+        loader = make_loader(kind, small, storage, files, access=access)
         plan = EpochPlan(
             samples=files.samples,
             ranks=1,
             batch_size=small.batch_size,
             samples_per_file=files.samples_per_file,
-            access=workload.access,
+            access=access,
         )
         one_pass = RankPlan(plan=plan, seed=0, epochs=1)
         try:

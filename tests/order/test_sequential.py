@@ -143,4 +143,4 @@ def test_a_run_is_read_at_once_wherever_it_lies_before_its_samples_are_used(plan
 def test_runs_that_do_not_divide_a_file_are_refused():
     access = AccessSpec(pattern="sequential", run_samples=3)
     with pytest.raises(DatasetError, match="3 does not divide the 10 samples of a file"):
-        EpochPlan(samples=20, ranks=1, batch_size=1, samples_per_file=10, access=access)
+        EpochPlan(samples=20, ranks=1, batch_size=1, samples_per_file=10, access=access).require_a_step()
