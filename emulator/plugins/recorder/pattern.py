@@ -314,6 +314,8 @@ def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
     least = amount.total / max(1.0, demand.samples)
     most = amount.total / max(1.0, demand.samples / loader.ahead)
     # Other runs are nodes of an index; a run of them per sample would cause read-ahead in the replay.
+    if _fill(loader) > 1:
+        return least  # as in later batches, of which each was delivered
     runs = math.ceil(WHOLE * least / amount.run) if amount.run else 0
     fits = runs and runs * amount.run <= 1.02 * most
     return runs * amount.run if fits else (least + most) / 2

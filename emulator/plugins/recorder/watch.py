@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,11 @@ class _Seen:
     thread: int = 0
     """ID of the thread that marks steps, in a job that does."""
     readers: tuple[int, ...] = ()
-    """The processes of a job that marks its steps, at the end of tracing."""
-    called: list[tuple[int, int]] = field(default_factory=list)
-    """(steps, bytes that calls of `readers` returned) until the end of tracing, and until the last poll."""
+    """Living processes of a job that marks its steps, once it is no longer traced."""
+    since: tuple[int, int] = (0, 0)
+    """(steps, bytes that calls of `readers` returned) when the number of `readers` changed."""
+    called: tuple[int, int] = (0, 0)
+    """Steps with the same `readers`, and bytes of their calls meanwhile; of the longest such time."""
 
 
 class Watch:
@@ -192,10 +194,15 @@ class Watch:
             elif not Path(f"/proc/{process}").exists():
                 self._alive.discard(process)
         for seen in self.loaders.values():
-            # A process that has ended is in the counters of its parent, too.
-            if seen.readers and self._alive.issuperset(seen.readers):
-                calls = sum(self._used[process].get("calls", 0) for process in seen.readers)
-                seen.called[1:] = [(len(seen.track.rows), calls)]
+            if seen.readers:
+                self._count_calls(seen, [process for process in seen.readers if process in self._alive])
+
+    def _count_calls(self, seen: _Seen, readers: Sequence[int]) -> None:
+        """Count what calls of `readers`, which live, returned since there are as many of them."""
+        steps, calls = len(seen.track.rows), sum(self._used[one].get("calls", 0) for one in readers)
+        if tuple(readers) != seen.readers:  # a parent's counters include those of a child that has ended
+            seen.readers, seen.since = tuple(readers), (steps, calls)
+        seen.called = max(seen.called, (steps - seen.since[0], calls - seen.since[1]))
 
     def end_reads(self) -> None:
         """Keep the present counters and batches, because reads are not recorded after this."""
@@ -205,9 +212,7 @@ class Watch:
         for key, seen in self.loaders.items():
             seen.track.read = seen.track.batches
             if seen.settings.marked:
-                seen.readers = tuple(one for one in self._alive if self._group(one) == key)
-                calls = sum(self._used.get(one, {}).get("calls", 0) for one in seen.readers)
-                seen.called = [(len(seen.track.rows), calls)]
+                self._count_calls(seen, [one for one in self._alive if self._group(one) == key])
 
     @property
     def steps(self) -> int:
@@ -252,8 +257,8 @@ class Watch:
                 free, made = _since(counters, used), batches - requested
             call_bytes = free["calls"] / made if batches > requested and "calls" in free else None
             if settings.marked:
-                (before, so_far), (after, in_all) = ((0, 0), *self.loaders[first].called)[-2:]
-                call_bytes = (in_all - so_far) / (after - before) if after >= before + FEW else None
+                counted, calls = self.loaders[first].called
+                call_bytes = calls / counted if counted >= FEW else None
             loader = Loader(
                 rank=tracks[0].rank,
                 host=host,
