@@ -28,7 +28,7 @@ import numpy as np
 from own_job_blocks import ON, TRACED
 from own_job_kinds import SYNC, rate_of
 
-from emulator.analysis.flags import unlike_job
+from emulator.analysis.flags import unchecked_job, unlike_job
 from emulator.config.workload import load_workload
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -136,7 +136,10 @@ class Job:
         samples = workload.loader.batch_size * workload.job.samples
         got = np.sort(rows["got"][rows["rank"] == 0])
         rate = self.processes * rate_of(got, samples, SYNC if self.kind == "queue" else 1)
-        flags = [*read_result(out).points[0].flags, *filter(None, [unlike_job(workload)])]
+        flags = [
+            *read_result(out).points[0].flags,
+            *filter(None, [unlike_job(workload), unchecked_job(workload)]),
+        ]
         return rate, [flag.name for flag in flags]
 
 
