@@ -115,7 +115,7 @@ test-latency: $(INSTALLED)
 	command -v strace >/dev/null || apt-get install -y --no-install-recommends strace
 	$(BIN)/python -m pytest -m latency -s tests/latency
 
-# As root. Records three real trainings on a capped device and replays them; takes half an hour.
+# As root. Records trainings in many styles and replays them on a device of known rate and latency; takes three hours.
 test-record: $(INSTALLED)
 	command -v strace >/dev/null || apt-get install -y --no-install-recommends strace
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[darshan]'
