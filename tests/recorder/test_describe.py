@@ -312,7 +312,8 @@ def test_samples_that_are_read_in_runs_at_random_places_are_replayed_so():
 
 def test_what_a_job_that_marks_its_steps_read_into_a_buffer_makes_no_sample_larger():
     marked = Settings(batch_size=4, workers=32, prefetch_factor=1, marked=True)
-    one = replace(seen(whole(300, 50_000), 100, marked), batch_call_bytes=4 * 50_000.0)
+    reads = replace(whole(300, 50_000), mapped=10_000)  # of a library
+    one = replace(seen(reads, 100, marked), batch_call_bytes=4 * 50_000.0)
     found = pattern_of(one, [one])
     assert (found.files, found.files_per_sample, found.samples_per_file) == (300, 1, 1)
     assert found.access.refill == "never", "no DataLoader begins anew"

@@ -233,13 +233,12 @@ def amount_of(loader: Loader, alike: Sequence[Loader]) -> Amount:
             f"a library that opens files itself, as HDF5 does, read {show_bytes(reads.call_bytes or 0)}",
             "apt install strace, which sees such reads",
         )
-    stored = reads.storage_bytes or 0
     if not reads.files or not (reads.bytes or reads.mapped):
         raise SpecError(
             "the DataLoader read no data file",
             "it may make its samples, or read them from memory or a network",
         )
-    mapped = reads.mapped > 0 and stored > 2 * reads.bytes
+    mapped = _mapped(reads)
     unseen = not mapped and reads.bytes < 0.1 * reads.mapped
     if reads.mapped and (unseen or reads.resident > 0.5):
         raise SpecError(
@@ -249,12 +248,17 @@ def amount_of(loader: Loader, alike: Sequence[Loader]) -> Amount:
         )
     if mapped:
         share = fmean(_share_of_a_map(one) for one in alike)  # each rank maps the same files
-        return Amount(total=stored, run=share, request=share, mapped=True)
+        return Amount(total=reads.storage_bytes or 0, run=share, request=share, mapped=True)
     if reads.sizes_only:
         visit = max(1.0, reads.visit_size / max(1, reads.visits))
         return Amount(total=reads.visit_size, run=visit, request=visit, mapped=False)
     run, request = reads.runs.typical(), reads.requests.typical()
     return Amount(total=reads.bytes - reads.index_bytes, run=run, request=request, mapped=False)
+
+
+def _mapped(reads: Reads) -> bool:
+    """Return True if most bytes came by page faults in mapped files."""
+    return reads.mapped > 0 and (reads.storage_bytes or 0) > 2 * reads.bytes
 
 
 def _share_of_a_map(loader: Loader) -> float:
@@ -326,7 +330,7 @@ def _fill(loader: Loader) -> float:
     reads, later = loader.reads, loader.batch_call_bytes
     batches = loader.steps * loader.share_read * loader.ahead
     ahead = loader.settings.iterable or (loader.settings.marked and loader.settings.workers)
-    if not (ahead and later and batches) or reads.sizes_only or reads.mapped:
+    if not (ahead and later and batches) or reads.sizes_only or _mapped(reads):
         return 1.0
     filled = (reads.bytes - reads.index_bytes) / batches / later
     return filled if filled > _FILLED else 1.0
