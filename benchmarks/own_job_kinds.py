@@ -517,35 +517,10 @@ def loop(data: Path) -> Iterator[Any]:
         yield [whole[at : at + 50_000].astype(np.int64) for at in places]
 
 
-def lightning(data: Path, tick: Callable[[Any], None]) -> None:
-    import lightning as pl
-    import torch
-
-    class Model(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(1))
-
-        def training_step(self, batch: Any, number: int) -> Any:
-            tick(batch)
-            return self.weight.sum()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        plugins=[pl.fabric.plugins.environments.LightningEnvironment()],
-    )  # fmt: skip
-    trainer.fit(Model(), loader(Npy(data)))
-
-
 KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]] = {
     "npy": (arrays, lambda data: loader(Npy(data))),
     "turn": (arrays, lambda data: loader(Npy(data), 0)),
     "queue": (arrays, lambda data: loader(Npy(data))),
-    "lightning": (arrays, lambda data: []),
-    "accelerate-npy": (arrays, lambda data: accelerated(Npy(data))),
     "bucketed": (arrays, lambda data: bucketed(Npy(data))),
     "pool": (arrays, lambda data: marked(pooled(Npy(data)))),
     "jax": (arrays, lambda data: marked(jitted(Npy(data)))),
@@ -666,8 +641,6 @@ def train(kind: str, data: Path, steps: int, then: Callable[[int], None] = lambd
 
     with suppress(Done):
         while True:
-            if kind == "lightning":
-                lightning(data, tick)
             for batch in KINDS[kind][1](data):
                 tick(batch)
     return times
