@@ -249,6 +249,16 @@ def verb_command(name: str) -> Any:
     return group.get_command(None, name)
 
 
+def _usage(error: Any) -> int:
+    """Print what is wrong with the command line, or the help where it is empty; return the exit status."""
+    if not sys.argv[1:]:
+        error.show()
+    elif rank_hint() == 0:
+        verb = getattr(error.ctx, "command_path", "feedrate")
+        print(f"feedrate: error: {error.format_message().rstrip('.')}; see {verb} -h", file=sys.stderr)
+    return int(error.exit_code)
+
+
 def command() -> int:
     """Run the command line and return its exit status. An error is one line on stderr."""
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
@@ -258,12 +268,7 @@ def command() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UsageError as error:
-        if not sys.argv[1:]:
-            error.show()  # the help
-        elif rank_hint() == 0:
-            verb = getattr(error.ctx, "command_path", "feedrate")
-            print(f"feedrate: error: {error.format_message().rstrip('.')}; see {verb} -h", file=sys.stderr)
-        return int(error.exit_code)
+        return _usage(error)
     except FeedrateError as error:
         if rank_hint() == 0:  # every rank has the same error: print it once
             print(f"feedrate: error: {error}", file=sys.stderr)
