@@ -17,7 +17,8 @@ from emulator.plugins.baseline.fio import (
     percentile,
     side,
 )
-from emulator.plugins.baseline.suites import SUITES, tuned, turns
+from emulator.plugins.baseline.suites import SUITES, find_suite, tuned, turns
+from emulator.units import parse_list
 
 SETTING = Setting(folder=Path("/mnt/a:b/c1"), file_bytes=2**20, seconds=1.5, ramp_seconds=0.2)
 
@@ -33,9 +34,16 @@ def test_writes_come_before_reads_and_sequential_before_random(name):
     assert {turn.clients for turn in planned} == {1, 2}
 
 
-def test_what_a_suite_fixes_is_not_tuned():
-    with pytest.raises(SpecError, match="fixes its depths"):
-        tuned(SUITES["noisy-neighbour"], (1,), None)
+def test_unknown_words_are_one_line():
+    for wrong in (
+        lambda: find_suite("five-corners"),
+        lambda: parse_list("--depths", "1,x"),
+        lambda: parse_list("--depths", "0"),
+        lambda: tuned(SUITES["noisy-neighbour"], (1,), None),
+    ):
+        with pytest.raises(SpecError) as error:
+            wrong()
+        assert "\n" not in str(error.value)
 
 
 def test_a_job_file_says_everything():

@@ -19,6 +19,7 @@ from emulator.analysis.here import here
 from emulator.analysis.throughput import loop_seconds
 from emulator.errors import SpecError, StorageError
 from emulator.plugins.mlperf.export import export_result
+from emulator.plugins.mlperf.logs import Block, by_epoch
 from emulator.plugins.mlperf.results import import_folder, write_imports
 from emulator.plugins.mlperf.rules import self_check
 from emulator.plugins.mlperf.trainings import import_run
@@ -74,6 +75,14 @@ def test_logs_tell_the_formula_whatever_the_layout(tmp_path):
     for rank in range(2):
         (folder / f"{rank}_output.json").write_bytes((newer / f"{rank}_output.json").read_bytes())
     assert import_run(read_run(folder)).figures.skips == 0
+
+
+def test_blocks_of_an_epoch_count_by_their_steps():
+    blocks = [
+        Block(0, 0, number, *[np.zeros(steps)] * 3, au=au, throughput=1.0)
+        for number, (steps, au) in enumerate(((10, 0.5), (30, 0.9)), 1)
+    ]
+    assert by_epoch(blocks, [block.au for block in blocks]) == {(0, 0): pytest.approx(0.8)}
 
 
 def test_the_verdict_names_what_au_hides(tmp_path):

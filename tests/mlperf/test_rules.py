@@ -126,6 +126,16 @@ def test_memory_is_that_of_every_host():
         assert (rule.name, rule.met) == ("dataset / memory of all client hosts", met)
 
 
+def test_runs_on_other_hosts_are_no_set():
+    host = swept().points[0].hosts[0]
+    two = tuple(HostShare(**{**asdict(host), "host": name, "ranks": 1}) for name in "ab")
+    result = replace(swept(), points=(*swept().points[:5], replace(swept().points[5], hosts=two)))
+    memory = {"memory_of_hosts": {"a": MEMORY, "b": 1}}
+    (check,) = self_check(replace(result, environment={**result.environment, **memory}))
+    (rule,) = [rule for rule in check.rules if not rule.met]
+    assert (rule.name, rule.value) == ("one set", "hosts: 1 and 2")
+
+
 def test_data_and_results_on_one_file_system_are_said():
     result = swept()
     one = {**result.environment, "out_mount": result.environment["dataset_mount"]}

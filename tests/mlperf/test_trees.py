@@ -142,7 +142,7 @@ def test_each_system_has_a_knee_of_its_own(tmp_path):
     assert done.status == 0, done.err
     for system in ("one", "two"):
         result = read_result(tmp_path / "out" / f"Org-{system}-unet3d-h100")
-        assert [point.ranks for point in result.points] == [2, 4] and result.label == f"Org {system}"
+        assert [point.ranks for point in result.points] == [2, 4]
         assert result.label == f"Org {system}" and result.workload["name"] == "unet3d-h100"
 
 

@@ -10,6 +10,7 @@ from synthetic_results import EXAMPLES, flagged_sweep, plain_sweep, repeated_swe
 from emulator.analysis.flags import invalid
 from emulator.analysis.knee import find_knee
 from emulator.report.drawing import svg
+from emulator.report.figure import Band
 from emulator.report.training_figures import fitted, throughput
 
 
@@ -37,3 +38,11 @@ def test_nothing_is_fitted_without_an_interval_or_an_ideal() -> None:
     with_fit, without_fit = throughput(made), throughput(without)
     assert with_fit is not None and "fit, 95 % band" in svg(with_fit)
     assert without_fit is not None and "fit, 95 % band" not in svg(without_fit)
+
+
+def test_the_curve_stays_within_the_plot() -> None:
+    figure = throughput(plain_sweep())
+    assert figure is not None and figure.y.high is not None
+    (band,) = [mark for mark in figure.marks if isinstance(mark, Band)]
+    assert len(band.points) == 60
+    assert all(high <= figure.y.high for _, _, high in band.points)

@@ -19,7 +19,7 @@ from emulator.errors import MissingError
 from emulator.record.steps import STEP
 from emulator.report.drawing import DARK, WIDE, chart, draw_result, extra, svg
 from emulator.report.training import figures, latencies
-from emulator.report.training_figures import FIGURES
+from emulator.report.training_figures import FIGURES, throughput
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -107,6 +107,20 @@ def test_the_charts_are_valid_vega_lite() -> None:
     assert len(drawn) == len(FIGURES)
     for figure in drawn:
         assert chart(figure, WIDE).to_dict(validate=True)["width"] == WIDE.width
+
+
+def test_flagged_points_are_diamonds_and_are_explained() -> None:
+    made = flagged_sweep()
+    figure = throughput(made)
+    assert figure is not None
+    layers = chart(figure, WIDE).to_dict()["layer"]
+    (raised,) = [
+        layer
+        for layer in layers
+        if layer["mark"].get("shape") == "diamond" and layer["data"]["values"] != [{}]
+    ]
+    assert [row["x"] for row in raised["data"]["values"]] == [8, 24, 32]
+    assert ">flagged<" in svg(figure)
 
 
 def test_time_at_a_barrier_is_what_the_last_rank_did() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import get_args
 
@@ -14,10 +15,10 @@ from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shape
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
-from emulator.report.figure import through
+from emulator.report.figure import KNEE, Line, through
 from emulator.report.table import number
 from emulator.report.training import answer, cards, host_rows, percentiles, points_table
-from emulator.report.training_figures import PARTS, mean_steps, measured
+from emulator.report.training_figures import LIMITS, PARTS, mean_steps, measured, throughput
 from emulator.report.view import limits, marks, marks_line, notes
 
 
@@ -63,6 +64,10 @@ def test_what_limits_is_named_with_its_counts_and_its_evidence() -> None:
     assert limits(plain_sweep()) == ()
 
 
+def test_no_two_limits_have_one_colour_nor_the_knees() -> None:
+    assert len({KNEE, *LIMITS.values()}) == len(LIMIT_NAMES) + 1
+
+
 def test_a_replay_is_in_the_jobs_samples_with_files_and_reads_beside_them() -> None:
     """Two files are a sample of the job."""
     plain = result([point(1, 26e9), point(2, 26e9)])
@@ -87,6 +92,11 @@ def test_percentiles_are_those_of_the_upper_edges(histogram: dict[int, int]) -> 
     assert found == pytest.approx(wanted.tolist())
 
 
+def test_a_bucket_without_an_edge_is_the_last() -> None:
+    assert percentiles({"inf": 1, "1000": 1})[0] == pytest.approx(1e-3)
+    assert percentiles({"more": 1})[0] == math.inf
+
+
 def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_left() -> None:
     made = [point(1, 26e9), point(2, 26e9), point(2, 13e9, flags=(CACHE,)), point(4, 26e9, flags=(CACHE,))]
     dots = measured(made, lambda at: at.bytes_per_second)
@@ -95,6 +105,14 @@ def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_
     assert line.points[1][1] == dots[1].y
     line, _ = through(measured(made[2:], lambda at: at.bytes_per_second), "#000000")
     assert len(line.points) == 2
+
+
+def test_the_ideal_line_stays_within_the_plot() -> None:
+    figure = throughput(plain_sweep())
+    assert figure is not None
+    ideal = next(mark for mark in figure.marks if isinstance(mark, Line) and mark.dashed)
+    assert ideal.points[0] == (0.0, 0.0)
+    assert ideal.points[1][1] == pytest.approx(figure.y.high)
 
 
 def test_the_parts_of_a_step_come_from_the_step_log() -> None:

@@ -160,6 +160,12 @@ def test_an_object_of_another_size_or_another_object_is_the_datasets_fault(sampl
         blob.read_into(4096, buffer)
 
 
+def test_with_a_known_size_an_object_is_asked_for_once(samples: Endpoint) -> None:
+    with store().open("page", 4096) as blob:
+        read_whole(blob)
+    assert samples.asked == [("GET", "some/where/page", "bytes=0-4095")]
+
+
 def test_what_is_put_is_listed_read_and_removed(endpoint: Endpoint) -> None:
     endpoint.page = 3
     target = store()

@@ -49,6 +49,16 @@ def test_without_read_ahead_ranks_are_customers_of_a_closed_queue(ranks):
     assert utilization(case, play(case).ready, warm=20) == pytest.approx(expected, abs=0.005)
 
 
+@quick
+@given(size=sizes, prefetch=st.integers(1, 4), hosts=st.integers(1, 3))
+def test_no_byte_is_lost_or_made(size, prefetch, hosts):
+    """Without compute the system is busy to the end: the last batch is there at total / C."""
+    case = scene(size, compute=0.0, prefetch=prefetch, system=1e8, hosts=min(hosts, len(size[0])))
+    assert play(case).ready[-1].max() >= case.size.sum() / 1e8 * (1 - 1e-9)
+    even = scene(np.full_like(case.size, 7e6), compute=0.0, prefetch=prefetch, system=1e8)
+    assert play(even).ready[-1].max() == pytest.approx(even.size.sum() / 1e8, rel=1e-9)
+
+
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("hosts", [1, 7, 24])
 def test_rates_are_as_defined_where_compute_times_differ(sync, hosts):
