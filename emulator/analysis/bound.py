@@ -193,6 +193,7 @@ def _kind(point: Point, lost: Starved) -> BoundKind:
 
 
 def _crowded(point: Point, host: HostShare) -> bool:
+    """True when no core was left over on a host."""
     lost = host.starved
     # Busy cores prove nothing: work of a lower priority gives way. Idle ones do: a thread that was ready
     # to run waited only until the kernel had moved it to one.

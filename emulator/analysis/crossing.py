@@ -34,6 +34,7 @@ class Crossings:
     log_evidence: float
     """Log probability of the runs under this hypothesis as a whole."""
     log_counts: Floats
+    """ln of the counts that were run, rising."""
     level: Floats
     """ln efficiency at each, never rising."""
     fed: Floats

@@ -56,6 +56,7 @@ class Posterior:
     """
 
     threshold: float
+    """Efficiency that defines N_AU."""
     log_scale: Floats
     """ln K of the curves."""
     shape: Indices

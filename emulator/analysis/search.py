@@ -72,10 +72,12 @@ class Belief:
 
     @property
     def deviation(self) -> float:
+        """Relative standard deviation of one run, drift included."""
         return math.hypot(self.posterior.deviation, self.posterior.drift)
 
     @property
     def width(self) -> float:
+        """Width of the 95 % interval of N_AU / its median."""
         low, middle, high = self.n_au
         return (high - low) / middle
 

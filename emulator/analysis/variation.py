@@ -27,7 +27,9 @@ Singles = NDArray[np.float32]
 DEVIATIONS = np.array([0.0015, 0.003, 0.006, 0.012, 0.024, 0.048, 0.1, 0.2])
 """Grid of relative standard deviations of one run."""
 FREEDOM = 6.0
+"""Degrees of freedom of the Student t of w."""
 STALLED = 0.02
+"""Share of runs that stalled."""
 DRIFTS = 0.2
 """Prior probability that the machine drifts. Twenty runs without drift deny it only weakly: with 1/2,
 intervals were up to twice as wide, and covered no more (results/knee.md)."""

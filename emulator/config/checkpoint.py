@@ -36,8 +36,11 @@ class TransformerShape:
     """A decoder of equal layers with grouped-query attention and a gated feed-forward part."""
 
     hidden: int
+    """Width of the model."""
     ffn: int
+    """Width of the feed-forward part."""
     heads: int
+    """Query heads; a head is hidden // heads wide."""
     kv_heads: int
     layers: int
     vocabulary: int
@@ -263,6 +266,7 @@ def data_parallel(model: CheckpointModel, ranks: int, subset: bool) -> int:
 
 
 def total(model: CheckpointModel, data: int, ranks: int, scale: Fraction = Fraction(1)) -> int:
+    """Return the bytes that the first `ranks` ranks write."""
     return sum(shard.size for rank in range(ranks) for shard in shards(model, data, rank, scale))
 
 

@@ -51,6 +51,7 @@ class Variant:
     """One way of computing: precision, compiled or not, memory layout."""
 
     name: str
+    """A name such as bf16-compiled-channels_last."""
     precision: Precision
     compiled: bool
     """True: through torch.compile."""
@@ -75,6 +76,7 @@ class Variant:
             raise SpecError("timings must have different batch sizes, ascending")
 
     def timing(self, batch_size: int) -> Timing | None:
+        """Return the measurement at that batch size, if there is one."""
         return next((timing for timing in self.timings if timing.batch_size == batch_size), None)
 
     def step_seconds(self, batch_size: int) -> float:

@@ -26,6 +26,7 @@ TRAINING = "train"
 VALIDATION = "valid"
 """Folder that DLIO wants to find beside it; it may be empty."""
 MOST_DEPTH = 16
+"""Levels of folders, at most."""
 
 
 class NamesByIndex(Sequence[str]):

@@ -195,6 +195,7 @@ MEMORY_FACTOR = 5
 """Least size of a dataset / memory of all client hosts, so that caches cannot serve it."""
 
 MIN_STEPS = 500
+"""Fewest steps of an epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

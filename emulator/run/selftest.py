@@ -43,6 +43,7 @@ FILES = 16
 EDGE = 92
 """Voxels per axis of a volume of 3.9 MB."""
 FILE_BYTES = 5 * EDGE**3
+"""Approximate bytes of a file."""
 _ROW_GROUP = 6144
 """Rows per row group, as in DLRM."""
 LOOP_STEPS = 2000

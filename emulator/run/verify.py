@@ -32,7 +32,9 @@ class Checked:
     """The result of `verify`."""
 
     files: int
+    """Number of files of the dataset."""
     checked: int
+    """Number of files that were read."""
     said: Sequence[Fault]
     """Faults and notes."""
     left: Sequence[Fault]

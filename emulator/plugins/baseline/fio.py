@@ -38,10 +38,14 @@ class Setting:
     """The global section of a job file."""
 
     folder: Path
+    """Folder with the files of this client."""
     file_bytes: int
+    """Bytes of a job's file."""
     direct: bool = True
     seconds: float
+    """Measured time in seconds."""
     ramp_seconds: float = 0.0
+    """Seconds of ramp-up, before measurement."""
 
     def __post_init__(self) -> None:
         """Raise SpecError for a folder that fio would misread."""

@@ -42,9 +42,11 @@ class FioNoise:
 
     tasks: tuple[Task, ...]
     file_bytes: int
+    """Bytes of a job's file."""
 
     @property
     def files(self) -> int:
+        """Number of files on a host."""
         return max(task.first_file + task.jobs for task in self.tasks)
 
 

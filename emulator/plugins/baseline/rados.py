@@ -33,7 +33,9 @@ PHASES = {
 }
 """Access patterns of the phases of rados bench. The read phases need the objects of the write phase."""
 QUICK_BYTES = 256 * 2**20
+"""Bytes that a client writes with --quick."""
 RADOS_DEPTHS = (16,)
+"""Default numbers of requests in flight, as in rados bench."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,12 @@ def sides(corner: Corner) -> tuple[Side, ...]:
 
 
 def iops(corner: Corner) -> float:
+    """Return requests per second, reads and writes together."""
     return sum(side.iops for side in sides(corner))
 
 
 def bytes_per_second(corner: Corner) -> float:
+    """Return bytes per second, reads and writes together."""
     return sum(side.bytes_per_second for side in sides(corner))
 
 
@@ -59,6 +61,7 @@ class Neighbour(NamedTuple):
     """Readers (or writers) of one block size, alone and beside the others."""
 
     name: str
+    """Name of the access pattern, such as `4 KiB random read`."""
     alone: Side
     together: Side
 
@@ -78,6 +81,7 @@ def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Nei
 
 
 def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
+    """Return the sums of bytes/s alone, and beside neighbours."""
     return (
         sum(neighbour.alone.bytes_per_second for neighbour in found),
         sum(neighbour.together.bytes_per_second for neighbour in found),

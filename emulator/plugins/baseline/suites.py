@@ -51,6 +51,7 @@ class Task:
     depth: int
     """Requests in flight of each job."""
     jobs: int
+    """Number of jobs, each with its own file."""
     first_file: int = 0
     rate: float | None = None
     """Most bytes/s of all jobs together; None for no limit."""
@@ -81,8 +82,11 @@ class Effort:
     """Default sizes and times of a suite."""
 
     file_bytes: int
+    """Bytes of a job's file."""
     seconds: float
+    """Measured time of a turn."""
     ramp_seconds: float
+    """Seconds of ramp-up before it."""
 
 
 FULL = Effort(file_bytes=2**30, seconds=30.0, ramp_seconds=5.0)
@@ -195,4 +199,5 @@ def _noisy(clients: int) -> tuple[Turn, ...]:
 
 
 def files_needed(planned: Sequence[Turn]) -> int:
+    """Return the number of files that the turns need on a client."""
     return max((task.first_file + task.jobs for turn in planned for task in turn.tasks), default=0)

@@ -22,6 +22,7 @@ class Model:
     edge: int
     """Voxels along each edge of its cubic training patch."""
     batch_sizes: tuple[int, ...] = (1,)
+    """Batch sizes to measure without --batch."""
 
     @property
     def patch(self) -> tuple[int, int, int]:
@@ -61,6 +62,7 @@ class Request:
     modes: tuple[ComputeMode, ...]
     steps: int
     warmup: int
+    """Number of steps before the measured ones."""
     threads: int = 1
     """Compute threads on a CPU; ranks that share cores have one each."""
     command: str = "feedrate calibrate"

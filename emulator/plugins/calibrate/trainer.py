@@ -250,6 +250,7 @@ def describe(device: DeviceKind) -> DeviceInfo:
 
 
 def limit_threads(device: DeviceKind, threads: int) -> None:
+    """Set the number of compute threads on a CPU; no effect for a GPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
 

@@ -34,6 +34,7 @@ from emulator.run.train import train
 from emulator.storage.base import Storage
 
 COPIES = 5
+"""Timed copies to the device in each round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

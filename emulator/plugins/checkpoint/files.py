@@ -80,6 +80,7 @@ class Marker:
 
 
 def folder_name(number: int) -> str:
+    """Return `checkpoint-000007` for 7."""
     return f"checkpoint-{number:06d}"
 
 

@@ -51,6 +51,7 @@ class Figures:
 
     @property
     def overslept(self) -> float:
+        """Share of the published AU that was oversleep."""
         return self.au_published - self.x_ideal if self.x_ideal is not None else 0.0
 
     @property

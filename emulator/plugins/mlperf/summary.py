@@ -55,6 +55,7 @@ class Machines:
 
     @property
     def cores(self) -> tuple[int, ...]:
+        """Return the cores of each host."""
         return tuple(round(value) for value in _each(self.host_cpu_count, self.num_hosts))
 
 
@@ -100,6 +101,7 @@ class PublishedTraining(Machines):
 
     @property
     def mean_au(self) -> float:
+        """Return the accelerator utilization, mean over the epochs."""
         return sum(self.au) / len(self.au)
 
     @property

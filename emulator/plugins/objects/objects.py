@@ -80,6 +80,7 @@ class ObjectStore(Store):
         """Return the endpoint or cluster."""
 
     def key(self, name: str) -> str:
+        """Return the object's name within its bucket or pool."""
         return self._prefix + name
 
     def url(self, name: str) -> str:

@@ -23,6 +23,7 @@ _EXACTLY = 1 - 1e-12
 
 
 def ratio(value: float | None, amount: float | None) -> float | None:
+    """Return value / amount, or None if either is unknown."""
     return None if value is None or not amount else value / amount
 
 

@@ -104,6 +104,7 @@ class Net(NamedTuple):
     live: Any
     """The classes in use, `lives[0]` of them."""
     place: Any
+    """k: index of the class in `live`."""
     lives: Any
     queue: Any
     """k: heap of the class's hosts, keyed by the class's service at which their first streams end; `hosts`
@@ -262,6 +263,7 @@ class RankStates(NamedTuple):
     epoch: int
     """Steps of an epoch, which starts with nothing prefetched."""
     state: Any
+    """Rows of RANK."""
     asking: Any
     """Ranks that request a batch for their accelerator now, `counts[0]` of them."""
     counts: Any

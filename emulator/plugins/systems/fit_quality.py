@@ -19,6 +19,7 @@ from emulator.plugins.systems.system import System, on_hosts
 TRIAL_STEPS = 30
 """Steps per rank in the simulation of a candidate run."""
 TRIAL_COUNTS = 9
+"""Number of candidate counts, from 1 to twice the largest measured count."""
 LEAST = 4
 """Fewest counts for holding out each: fewer than three others identify nothing."""
 
@@ -33,6 +34,7 @@ class HeldOut:
     interval: tuple[float, float]
     """95 % interval of a run around `simulated`."""
     constant: float
+    """Mean efficiency of the other counts."""
     cap: float
     """Efficiency if the largest throughput of the others is divided among the ranks; at most 1."""
 

@@ -91,6 +91,7 @@ def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
 
 
 def tightest_limits(system: System, workload: Workload) -> SystemLimits:
+    """Return the tightest limit of each scope."""
     limits = constraints(system, workload)
     return SystemLimits(
         system=_tightest(limits, "system"), host=_tightest(limits, "host"), rank=_tightest(limits, "rank")

@@ -67,6 +67,7 @@ class FitModel:
         )
 
     def loss(self, parameters: Parameters) -> float:
+        """Return the sum of squared residuals."""
         return float((self.residuals(parameters) ** 2).sum())
 
     def variance(self, parameters: Parameters) -> tuple[float, int]:

@@ -26,6 +26,7 @@ class Plan:
     system: System | None
     per_host: int
     margin: float
+    """Share to keep in reserve."""
     answers: tuple[Needs | Feeds, ...]
     """Needs of the accelerators; without a number of them, what the system feeds."""
 

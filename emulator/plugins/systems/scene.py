@@ -36,6 +36,7 @@ class Scene:
     gates: Bools
     """True if all ranks wait for each other after the step, shape (steps,)."""
     prefetch: int
+    """Most batches read ahead of the accelerator."""
     system: float = np.inf
     """Bytes/s of all ranks together."""
     host: float = np.inf

@@ -112,6 +112,7 @@ class ClientSystem:
     nic: Rate | None = None
     """Bytes/s that one host can receive."""
     cores: int | None = None
+    """CPU cores of a host."""
     cpu_seconds_per_gb: float | None = None
     """CPU seconds of a host to read 10^9 bytes, loader included."""
     step_cost: Seconds = 0.0
@@ -130,6 +131,7 @@ class Hardware:
 
     drives_per_node: int | None = None
     drive_capacity: Bytes | None = None
+    """Bytes of one drive."""
     usable_capacity: Bytes | None = None
     """Bytes that users can store in the whole system; None: raw x k / (k + m)."""
     drive_power_read: float | None = None
@@ -162,6 +164,7 @@ class Parameters:
 
     @property
     def free(self) -> tuple[str, ...]:
+        """Return the names of the parameters that have a value."""
         return tuple(part.name for part in fields(self) if getattr(self, part.name))
 
 
@@ -187,6 +190,7 @@ class Fitted:
     results: tuple[str, ...]
     workload: str
     seen: tuple[Evidence, ...]
+    """Measured counts, at least one."""
     identified: bool
     """True if a limit was visible; False if only `at_least` is known, not a bandwidth."""
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -194,6 +198,7 @@ class Fitted:
     deviation: float = PRIOR_DEVIATION
     """Relative standard deviation of one run: repeats, residuals and drift within runs."""
     freedom: int = 2
+    """Degrees of freedom of `deviation`."""
     held_out: tuple[float, ...] = ()
     """Median relative errors of throughput at counts that were held out of the fit, one at a time: of the
     simulation, of a constant efficiency, of the bandwidth cap alone; empty if there were too few counts."""
@@ -208,10 +213,12 @@ class Fitted:
 
     @property
     def counts(self) -> tuple[int, ...]:
+        """Return the measured process counts, ascending."""
         return tuple(sorted({one.ranks for one in self.seen}))
 
     @property
     def hosts(self) -> tuple[int, ...]:
+        """Return the measured numbers of hosts, ascending."""
         return tuple(sorted({one.hosts for one in self.seen}))
 
     @property
