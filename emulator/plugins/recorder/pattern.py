@@ -6,6 +6,7 @@ The rules rely on the reads: the name of a sampler decides only if the reads do 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
@@ -35,7 +36,7 @@ _IN_ORDER = 0.2
 _FILLED = 1.05
 """Bytes of the first batches, relative to later ones, above which they filled a buffer."""
 _SEVERAL = 1.5
-"""Samples per file from which files have several samples each."""
+"""Samples per file, or per run, from which it has several."""
 _PAGE = 4096
 _TOUCHED = 0.8
 """Least bytes from storage per byte of the samples, if a job reads all of a mapped sample."""
@@ -317,9 +318,9 @@ def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
         return amount.run
     least = amount.total / max(1.0, demand.samples)
     most = amount.total / max(1.0, demand.samples / loader.ahead)
-    # Other runs are nodes of an index; a run of them per sample would cause read-ahead in the replay.
     if _fill(loader) > 1:
         return least  # as in later batches, of which each was delivered
+    # Other runs are nodes of an index; a run of them per sample would cause read-ahead in the replay.
     runs = math.ceil(WHOLE * least / amount.run) if amount.run else 0
     fits = runs and runs * amount.run <= 1.02 * most
     return runs * amount.run if fits else (least + most) / 2
@@ -391,11 +392,14 @@ def layout_of(
 
 def run_samples(loader: Loader, amount: Amount, each: float) -> int:
     """Return the samples of a run, if samples are read together in runs at random places; otherwise 0."""
-    reads = loader.reads
-    moves = _large(reads.runs) - reads.followed_files
-    together = round(amount.run / each)
-    random = moves >= _FEW_RUNS and reads.backward > _IN_ORDER * moves / 2
-    return together if random and together > 1 and not (amount.mapped or reads.sizes_only) else 0
+    moves = _large(loader.reads.runs) - loader.reads.followed_files
+    random = moves >= _FEW_RUNS and loader.reads.backward > _IN_ORDER * moves / 2
+    return round(amount.run / each) if random and _long_runs(loader, amount, each) else 0
+
+
+def _long_runs(loader: Loader, amount: Amount, each: float) -> bool:
+    """Return True if several samples are read together without a gap."""
+    return amount.run > _SEVERAL * each and not amount.mapped and not loader.reads.sizes_only
 
 
 def access_of(
@@ -407,8 +411,7 @@ def access_of(
     """
     reads = loader.reads
     several = layout.samples_per_file > 1
-    long_runs = run > 1 or (amount.run > 1.5 * each and not amount.mapped and not reads.sizes_only)
-    sequential = several and (order != "random" or long_runs)
+    sequential = several and (order != "random" or _long_runs(loader, amount, each))
     direct = reads.direct > reads.bytes / 2
     request, bytes_read, pieces = amount.request, 0, 1
     if not (layout.whole or sequential or reads.sizes_only):
@@ -430,18 +433,18 @@ def access_of(
     access = AccessSpec(
         pattern="sequential" if sequential else "random",
         streams=max(1, loader.settings.workers) if sequential else 1,
-        run_samples=run if sequential else 0,
+        run_samples=run,
         bytes_read=bytes_read,
         pieces=pieces,
         head_bytes=head,
         buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
-        refill=refill_of(loader.settings),
+        refill=_refill(loader.settings),
     )
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
 
 
-def refill_of(settings: Settings) -> Refill:
+def _refill(settings: Settings) -> Refill:
     """Return how reading ahead begins anew at an epoch's border. Without a DataLoader it goes on."""
     if settings.marked:
         return "never"
@@ -454,18 +457,20 @@ def _several_requests(reads: Reads) -> bool:
     return reads.requests.count - (reads.runs.count - parts) >= _SEVERAL * parts
 
 
+def _headers(pieces: Pieces) -> int:
+    """Return the number of bins with headers: pieces less than half as long as the typical one."""
+    return bisect_left(pieces.upper, pieces.typical() / 2)
+
+
 def _large(pieces: Pieces) -> int:
-    """Return the number of pieces that are no headers: half as long as the typical one, or longer."""
-    sizes = zip(pieces.upper, pieces.counts, strict=True)
-    return sum(count for upper, count in sizes if 2 * upper >= pieces.typical())
+    """Return the number of pieces that are no headers."""
+    return sum(pieces.counts[_headers(pieces) :])
 
 
 def _small(pieces: Pieces) -> float:
-    """Return the mean bytes of the pieces that are not large; a block without them."""
-    each = list(zip(pieces.upper, pieces.counts, pieces.bytes, strict=True))
-    small = [(count, size) for upper, count, size in each if 2 * upper < pieces.typical()]
-    counts, sizes = map(sum, zip(*small, strict=True)) if small else (1, BLOCK_BYTES)
-    return sizes / counts
+    """Return the mean bytes of the headers; a block without them."""
+    bins = _headers(pieces)
+    return sum(pieces.bytes[:bins]) / sum(pieces.counts[:bins]) if bins else BLOCK_BYTES
 
 
 def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, demand: Demand) -> int:
