@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -96,6 +97,12 @@ def observe(point: Point) -> CountRun:
 
 def believe(history: Sequence[CountRun], search: KneeSearch) -> Belief:
     """The posterior after these runs (`emulator.analysis.posterior`) and its 95 % intervals."""
+    return _believe(tuple(history), search)
+
+
+# 0.05 s or more. Between two runs, the verdict, the outlook and the next count ask for the same.
+@lru_cache(maxsize=2)
+def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
     found = posterior(
         [run.ranks for run in history],
         [run.efficiency for run in history],
