@@ -293,17 +293,35 @@ def checkpoint(
     return read(out)
 
 
-def record(command: Sequence[str], *, out: Place, check: bool = True, **options: Any) -> Written:
+def record(
+    command: Sequence[str],
+    *,
+    out: Place,
+    steps: int | None = None,
+    warmup: int = 5,
+    keep_names: bool = False,
+    traced_steps: int = 100,
+    check: bool = True,
+    force: bool = False,
+) -> Written:
     """Run a PyTorch job unchanged, and record its reads and the time of its steps.
 
-    `options` are those of `feedrate record`: steps=200, warmup=5, keep_names=True, traced_steps=100,
-    force=True. With `check` a replay follows the job. The job's exit status is `observation.status`. To
-    record a loop of this process, use `plugins.recorder.recording`. Call it in the main thread. Raises
-    SpecError, StorageError, LaunchError.
+    The arguments are the options of `feedrate record`; with `check` a replay follows the job. The job's exit
+    status is `observation.status`. To record a loop of this process, use `plugins.recorder.recording`. Call
+    it in the main thread. Raises SpecError, StorageError, LaunchError.
     """
     from emulator.plugins.recorder.record import record_job
 
-    return record_job(command, Path(out), checked=check, **options)
+    return record_job(
+        command,
+        Path(out),
+        steps=steps,
+        warmup=warmup,
+        keep_names=keep_names,
+        traced_steps=traced_steps,
+        checked=check,
+        force=force,
+    )
 
 
 def report(
