@@ -18,8 +18,6 @@ import math
 import os
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -69,18 +67,7 @@ class Medium:
 
     def limit(self, rate: float, late: float) -> None:
         """Mount the same data with another rate, in bytes/s, and latency, in seconds; 0 is no limit."""
-        loop = run("findmnt", "-no", "SOURCE", self.mount).strip()
-        run("umount", self.mount)
-        run("losetup", "-d", loop)
-        image = self.folder / "image"
-        while image.is_mount():
-            time.sleep(0.1)  # the loop device lets go of it in its own time
-            with suppress(SystemExit):
-                run("umount", image)
-        run(sys.executable, LAB / "medium.py", self.folder / "backing", image, int(rate), late)
-        loop = run("losetup", "-f", "--show", "--direct-io=on", image).strip()
-        (Path("/sys/block") / Path(loop).name / "queue/read_ahead_kb").write_text("128")
-        run("mount", "-o", "noatime", loop, self.mount)
+        run(LAB / "device.sh", "again", self.folder, int(rate), late)
 
     def bytes_read(self) -> int:
         loop = Path(run("findmnt", "-no", "SOURCE", self.mount).strip()).name

@@ -3,10 +3,24 @@
 # reads and writes apart; `shared`: one bandwidth for both (medium.py), the cgroup caps nothing. LATENCY: each request
 # takes so many seconds, +- JITTER of it; IOPS: so many of them a second. A bandwidth, or IOPS, of 0 is no limit.
 #   device.sh up FOLDER SIZE BYTES_PER_SECOND [shared [LATENCY [JITTER [IOPS]]]]   mounts FOLDER/mnt, makes the cgroup; prints it
+#   device.sh again FOLDER BYTES_PER_SECOND [LATENCY [JITTER [IOPS]]]   the same data of a `shared` one with other limits
 #   device.sh in CGROUP COMMAND...                       runs a command under the cap
 #   device.sh down FOLDER
 set -euo pipefail
 group_of() { echo "/sys/fs/cgroup/blkio/feedrate-$(basename "$1")"; }
+medium() { "${PYTHON:-python3}" "$(dirname "$0")/medium.py" "$1/backing" "$1/image" "${@:2}"; } # FOLDER BYTES_PER_SECOND ...
+attach() {
+    loop=$(losetup -f --show --direct-io=on "$1/image")
+    echo 128 >"/sys/block/${loop#/dev/}/queue/read_ahead_kb" # Linux's default; the backing device's may be 20 times that
+}
+release() {
+    loop=$(findmnt -no SOURCE "$1/mnt")
+    umount "$1/mnt"
+    losetup -d "$loop"
+    while findmnt "$1/image" >/dev/null; do # the loop device lets go of it in its own time
+        umount "$1/image" 2>/dev/null || sleep 0.1
+    done
+}
 case ${1:-} in
 up)
     folder=$2
@@ -15,10 +29,9 @@ up)
     if [ "${5:-}" = shared ]; then
         mv "$folder/image" "$folder/backing"
         touch "$folder/image"
-        "${PYTHON:-python3}" "$(dirname "$0")/medium.py" "$folder/backing" "$folder/image" "$4" "${@:6}"
+        medium "$folder" "$4" "${@:6}"
     fi
-    loop=$(losetup -f --show --direct-io=on "$folder/image")
-    echo 128 >"/sys/block/${loop#/dev/}/queue/read_ahead_kb" # Linux's default; the backing device's may be 20 times that
+    attach "$folder"
     mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$loop" # or the kernel writes to it for minutes
     mount -o noatime "$loop" "$folder/mnt"
     mountpoint -q "$folder/mnt"
@@ -30,23 +43,24 @@ up)
     done
     echo "$group"
     ;;
+again)
+    release "$2"
+    medium "${@:2}"
+    attach "$2"
+    mount -o noatime "$loop" "$2/mnt"
+    ;;
 in)
     echo $BASHPID >"$2/cgroup.procs"
     shift 2
     exec "$@"
     ;;
 down)
-    loop=$(findmnt -no SOURCE "$2/mnt")
-    umount "$2/mnt"
-    losetup -d "$loop"
-    while findmnt "$2/image" >/dev/null; do # the loop device lets go of it in its own time
-        umount "$2/image" 2>/dev/null || sleep 0.1
-    done
+    release "$2"
     rm -f "$2/image" "$2/backing"
     rmdir "$(group_of "$2")"
     ;;
 *)
-    echo "usage: device.sh up FOLDER SIZE BYTES_PER_SECOND [shared] | in CGROUP COMMAND... | down FOLDER" >&2
+    echo "usage: device.sh up FOLDER SIZE BYTES_PER_SECOND [shared] | again FOLDER ... | in CGROUP COMMAND... | down FOLDER" >&2
     exit 2
     ;;
 esac
