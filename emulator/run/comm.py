@@ -222,12 +222,8 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
     result.
     """
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the flush
-        raise Stopped(f"ended by {signal.Signals(number).name}")
-
     before_end(partial(claim_failure, out))
-    with signals_to(stop):  # `Stopped` unwinds the stack, which flushes spools
+    with _stopped_by_signals():
         try:
             yield
         except Quiet:
@@ -240,6 +236,34 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
             _end(comm, RankError.exit_code)
         except Exception as error:  # noqa: BLE001  a bug: no rank may hang
             _fail(comm, out, unexpected(error), RankError.exit_code)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Raise `Stopped` in the body on SIGTERM, SIGINT or SIGHUP, to unwind the stack and flush spools."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the flush
+        raise Stopped(f"ended by {signal.Signals(number).name}")
+
+    def unraisable(error: sys.UnraisableHookArgs) -> None:
+        if not isinstance(stopped := error.exc_value, Stopped):
+            former(error)
+            return
+
+        def stop_again(number: int, frame: FrameType | None) -> NoReturn:
+            raise stopped
+
+        # The signal came within a finalizer, out of which Python lets no exception: raise it after that.
+        signal.signal(signal.SIGALRM, stop_again)
+        signal.setitimer(signal.ITIMER_REAL, STEP_POLL)
+
+    former, sys.unraisablehook = sys.unraisablehook, unraisable
+    try:
+        with signals_to(stop):
+            yield
+    finally:
+        sys.unraisablehook = former
 
 
 def _fail(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
