@@ -127,9 +127,9 @@ def main() -> None:
         tree = Path(folder) / "tree"
         tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout  # noqa: S607
         for name in filter(None, tracked.decode().split("\0")):
-            if (ROOT / name).is_file():
+            if os.path.lexists(ROOT / name):
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, tree / name)
+                shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
         lines = covered(tree, [f"tests/{room}" for room in sorted(set(rooms))])
         core = [p for p in sorted((tree / "emulator").rglob("*.py")) if not {"plugins"} & set(p.parts)]
         sites = [
