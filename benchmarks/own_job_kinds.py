@@ -31,7 +31,7 @@ SYNC = 20
 # ---- Data.
 
 
-def arrays(data: Path, files: int = 1600) -> None:
+def arrays(data: Path, files: int = 3200) -> None:
     for number, size in enumerate(np.random.default_rng(1).integers(15_000, 30_000, files)):
         np.save(data / f"{number:05d}.npy", np.random.default_rng(number).random(size, np.float32))
 
@@ -56,7 +56,7 @@ def photos(data: Path) -> None:
     from PIL import Image
 
     draw = np.random.default_rng(1)
-    for number in range(1600):
+    for number in range(3200):
         folder = data / f"{number % 10}"
         folder.mkdir(exist_ok=True)
         smooth = draw.integers(0, 256, (32, 32, 3), np.uint8).repeat(8, 0).repeat(8, 1)
@@ -173,9 +173,9 @@ def chunks(data: Path) -> None:
     import zarr
 
     made = zarr.create_array(
-        data / "x.zarr", shape=(1600, 20_000), chunks=(1, 20_000), dtype="f4", compressors=None
+        data / "x.zarr", shape=(3200, 20_000), chunks=(1, 20_000), dtype="f4", compressors=None
     )
-    for number in range(1600):
+    for number in range(3200):
         made[number] = np.random.default_rng(number).random(20_000, np.float32)
 
 
@@ -324,7 +324,7 @@ class Tensors(ByIndex):
 
 
 class Chunks(ByIndex):
-    length = 1600
+    length = 3200
 
     def __getitem__(self, index: int) -> Any:
         import zarr

@@ -195,10 +195,8 @@ class TrainingSpec:
 
 
 UNLIKE = 0.05
-"""Largest relative difference between the rates of a recorded job and its replay."""
-UNLIKE_READS = 1.15
-"""Largest ratio between the bytes that storage delivered to them. How much the kernel reads ahead depends on
-the order of reads, and on what is cached already."""
+"""Largest relative difference between a recorded job and its replay in rate, in bytes that storage delivers
+(each is a difference in rate where its bandwidth is the limit), and in requests."""
 UNLIKE_KEPT = 1 / 3
 """Largest share of the replay's bytes that the job may keep in memory. Batches and shuffle buffers that fill
 while reads are traced make it uncertain."""
@@ -248,7 +246,7 @@ class ReplaySpec:
         """The differences in bytes from storage, bytes that are kept, rate and requests, each with the most
         that is trusted."""
         return (
-            (self.reads_ratio, UNLIKE_READS),
+            (self.reads_ratio - 1, UNLIKE),
             (self.kept, UNLIKE_KEPT),
             (abs(self.difference), UNLIKE),
             (self.more_requests, UNLIKE),
