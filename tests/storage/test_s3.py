@@ -242,6 +242,8 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert described(place) == {"mount": "s3://bucket", "source": "http://host:1", "type": "s3"}
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:secret@host:2")
     assert described(ObjectURL(kind="s3", bucket="b"))["source"] == "http://host:2"
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert described(ObjectURL(kind="s3", bucket="b"))["source"] == "AWS"
     for text in ("ftp://a/b", "s3://", "s3:///a", "s3://a/../b", "s3://a?secret=x", "s3://a?retries=x"):
         with pytest.raises(SpecError):
             parse_place(text)

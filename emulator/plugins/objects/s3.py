@@ -58,7 +58,7 @@ class S3Store(ObjectStore):
         try:
             self._client = obstore.store.S3Store(
                 place.bucket,
-                endpoint=endpoint or None,
+                config={"endpoint": endpoint} if endpoint else {},
                 region=next(filter(None, regions), "us-east-1"),
                 client_options={
                     "allow_http": endpoint.startswith("http://"),
