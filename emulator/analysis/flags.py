@@ -231,6 +231,7 @@ def unlike_job(workload: Workload) -> Flag | None:
         f"samples/s, not {job.samples_per_second:.1f})",
         f"the job made up to {job.more_requests:.0%} more requests than its replay, each of them a wait "
         "where storage answers late",
+        f"the bytes of a sample became known to {job.uncertain:.0%} only",
     )
     for (value, threshold), words in zip(job.differences, reasons, strict=True):
         why = f": {job.why}" if job.why else ""

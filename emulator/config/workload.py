@@ -220,12 +220,16 @@ class ReplaySpec:
     each is a wait."""
     kept: float = 0.0
     """Share of the replay's bytes that the job, which keeps samples in memory, does not read later."""
+    uncertain: float = 0.0
+    """Relative uncertainty of a sample's bytes, where the job reads runs of samples and few were recorded."""
     why: str = ""
     """The cause of a difference, if it is known."""
 
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second")
-        at_least(0, self, "waited", "replay_waited", "replay_amplification", "more_requests", "kept")
+        at_least(
+            0, self, "waited", "replay_waited", "replay_amplification", "more_requests", "kept", "uncertain"
+        )
         positive(self, "amplification")
 
     @property
@@ -243,13 +247,14 @@ class ReplaySpec:
 
     @property
     def differences(self) -> tuple[tuple[float, float], ...]:
-        """The differences in bytes from storage, bytes that are kept, rate and requests, each with the most
-        that is trusted."""
+        """The differences in bytes from storage, bytes that are kept, rate, requests and bytes that are
+        uncertain, each with the most that is trusted."""
         return (
             (self.reads_ratio - 1, UNLIKE),
             (self.kept, UNLIKE_KEPT),
             (abs(self.difference), UNLIKE),
             (self.more_requests, UNLIKE),
+            (self.uncertain, UNLIKE),
         )
 
     @property

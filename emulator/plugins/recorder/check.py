@@ -108,6 +108,7 @@ def _compared(written: Written, workload: Workload, watch: Watch) -> ReplaySpec:
         replay_amplification=point.read_amplification if stored else None,
         more_requests=_more_requests(loader, workload),
         kept=_kept(loader, workload),
+        uncertain=_uncertain(loader, ranks, workload),
     )
     if not rates.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
@@ -150,6 +151,16 @@ def _kept(loader: Loader, workload: Workload) -> float:
     if loader.batch_call_bytes is None or loader.reads.mapped or loader.share_read > 0.5:
         return 0.0
     return max(0.0, 1 - loader.batch_call_bytes / workload.batch_bytes)
+
+
+def _uncertain(loader: Loader, ranks: int, workload: Workload) -> float:
+    """Return the relative uncertainty of a sample's bytes, where each worker reads runs of samples.
+
+    A worker has read up to a run more than it has delivered, half of one at a mean.
+    """
+    untraced = 1 - loader.share_read or 1.0
+    delivered = untraced * loader.steps / ranks * workload.loader.batch_size
+    return max(1, loader.settings.workers) * workload.access.run_samples / 2 / max(1.0, delivered)
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
@@ -208,6 +219,11 @@ def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags
         reasons.append("the job opens a file several times for a sample, the replay once")
         if replace(rates, more_requests=0.0).trusted:
             return reasons[0]
+    if rates.uncertain > UNLIKE:
+        more = math.ceil(loader.steps * rates.uncertain / UNLIKE / len(main_loaders(written.observation)))
+        reasons.append(f"the job reads runs of samples, of which few were recorded: record {more} steps")
+        if replace(rates, uncertain=0.0).trusted:
+            return reasons[-1]
     requested = loader.steps * loader.share_read * loader.ahead
     of_job = loader.reads.bytes / requested if requested and loader.reads.bytes else 0.0
     of_replay = float(rows["bytes"].mean())
