@@ -129,6 +129,7 @@ def test_the_host_that_waits_most_comes_first() -> None:
     waits = [float(row[3] or 0) for row in found]
     assert found[0][0] == "node005"
     assert waits[0] > 1.5 * waits[1]
+    assert all(row[-2] == pytest.approx(1.01 * float(row[2] or 0)) for row in found), "GB/s of the NIC"
 
 
 def test_facts_are_flat_sourced_and_in_units() -> None:

@@ -216,7 +216,7 @@ def test_a_mapped_file_is_read_like_any_other(folder: Path, cache: Literal["cold
     one, before = wanted("large")._replace(mapped=True), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     into = memoryview(bytearray(one.bytes))
     with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
-        assert scanner.scan([one], nothing, nothing, into) == one.bytes
+        assert scanner.scan([one], nothing, nothing, into) == one.bytes == storage.stats.drain().bytes
         assert bytes(into) == content("large")[4096:]
         assert scanner.scan([one, wanted("odd")._replace(mapped=True), one], nothing, nothing) > one.bytes
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

@@ -12,6 +12,7 @@ from emulator.record.result import Bound, Knee
 from emulator.sweep.answer import answer_lines
 from emulator.sweep.ask import Answer
 from emulator.sweep.asked_data import Question
+from emulator.units import show_rate
 
 NO_NUMBER = knee(None, None, "")
 DEMAND = 7 / 0.636 * SAMPLE_BYTES
@@ -63,6 +64,17 @@ def test_storage_that_fed_every_count_has_no_limit():
     answer = Answer(storage=replace(plain_sweep(), points=(full,), knee=None), pytorch=None)
     line = answer_lines(QUESTION, answer, cores=2, hosts=1)[0]
     assert "feeds at least 2 A100s" in line.says and not line.limit
+
+
+def test_the_storages_limit_is_that_of_a_point_that_it_starved():
+    """Eight ranks read more, but the client's CPU starved those."""
+    points = [
+        replace(point(ranks, rate * DEMAND), x_ideal=0.6, bound=Bound(kind=kind, evidence=()))
+        for ranks, rate, kind in ((4, 2.4, "bandwidth"), (8, 4.8, "client-cpu"))
+    ]
+    answer = Answer(storage=replace(plain_sweep(), points=tuple(points), knee=None), pytorch=None)
+    limit = answer_lines(QUESTION, answer, cores=2, hosts=1)[0].limit
+    assert limit == f"storage bandwidth, {show_rate(points[0].bytes_per_second)}"
 
 
 def test_what_trainings_were_fed_the_storage_feeds():
