@@ -107,10 +107,8 @@ def crossings(
     edges = np.clip(np.concatenate([[bounds[0]], counts, [bounds[1]]]), *bounds)
     size = np.diff(edges) / (bounds[1] - bounds[0])
     joint = sums + LOG_DEVIATION_PRIOR + np.log(np.maximum(size, 1e-300))[:, None]
-    most = float(joint.max())
-    weight = np.exp(joint - most)
-    evidence = most + math.log(weight.sum())
-    cell = weight.sum(axis=1) / weight.sum()
+    evidence = float(_log_sum(joint.ravel(), 0))
+    cell = np.exp(joint - evidence).sum(axis=1)
     alone = LOG_DEVIATION_PRIOR + np.logaddexp(fed, starved).sum(axis=0)  # no claim on any other count
     deviation = np.exp(alone - _log_sum(alone, 0))
     keep = np.flatnonzero(cell > 1e-6)
