@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 from dlio import run_dlio
-from processes import feedrate, machine, publish, table_line
+from processes import evict, feedrate, machine, publish, table_line
 
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -124,9 +124,8 @@ def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
     """The plain training."""
     meet = folder / "meet"
     meet.unlink(missing_ok=True)
-    for path in paths if case.cold else ():
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if case.cold:
+        evict(paths)
     ranks = []
     for rank in range(case.ranks):
         request = {

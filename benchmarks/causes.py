@@ -32,7 +32,7 @@ from typing import Any
 
 import namespaces
 import psutil
-from processes import AS_ROOT, feedrate
+from processes import AS_ROOT, evict, feedrate
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.launch.scratch import ranks_in
@@ -241,21 +241,13 @@ def device(rate: int = 0, *shared: float, cached: float = 0.0) -> Iterator[tuple
         shutil.copytree(DATA, data)
         (folder / "mnt" / "other").write_bytes(os.urandom(2**26))
         os.sync()
-        evict(folder / "mnt")
+        evict(path for path in (folder / "mnt").rglob("*") if path.is_file())
         files = sorted(data.rglob("*.npz"))
         for file in files[: round(cached * len(files))]:
             file.read_bytes()
         yield [str(script), "in", up.stdout.strip()], data
     finally:
         subprocess.run([script, "down", folder], check=True)
-
-
-def evict(folder: Path) -> None:
-    """Push the files of a folder out of the page cache."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as opened:
-                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def neighbour(running: Running) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from own_job_blocks import ON, TRACED
 from own_job_kinds import SYNC, rate_of
+from processes import evict, read_in
 
 from emulator.analysis.flags import unchecked_job, unlike_job
 from emulator.config.workload import load_workload
@@ -76,13 +77,7 @@ class Medium:
     def cache(self, warm: bool) -> None:
         """Read every file, or remove all from the page cache."""
         os.sync()
-        for path in self.mount.rglob("*"):
-            if path.is_file():
-                with path.open("rb") as file:
-                    if not warm:
-                        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                    while warm and file.read(2**22):
-                        pass
+        (read_in if warm else evict)(path for path in self.mount.rglob("*") if path.is_file())
 
 
 class Job:

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from emulator.dataset.manifest import Manifest
+from emulator.storage import posix
 
 AS_ROOT = {f"{who}_ALLOW_RUN_AS_ROOT{more}": "1" for who in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
 """Environment in which mpirun starts ranks as root."""
@@ -42,18 +43,28 @@ class Files:
 
     def evict(self) -> None:
         """Push the files out of the page cache."""
-        for path in self.paths:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        evict(self.paths)
 
     def warm(self) -> None:
         """Read the files into the page cache."""
-        buffer = bytearray(2**20)
-        for path in self.paths:
-            with path.open("rb", buffering=0) as file:
-                while file.readinto(buffer):
-                    pass
+        read_in(self.paths)
+
+
+def evict(paths: Iterable[Path]) -> None:
+    """Push these files out of the page cache."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())  # the kernel drops no page that is still to be written
+            posix.evict(file.fileno())
+
+
+def read_in(paths: Iterable[Path]) -> None:
+    """Read these files into the page cache."""
+    buffer = bytearray(2**20)
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
 
 
 def cpu_of_children() -> float:
