@@ -10,7 +10,8 @@ import numpy as np
 
 from emulator.analysis.evidence import held, usable
 from emulator.analysis.flags import invalid
-from emulator.analysis.knee import PRIOR_DEVIATION, find_knee
+from emulator.analysis.knee import find_knee
+from emulator.analysis.variation import PRIOR_DEVIATION
 from emulator.record.result import Knee, Point, RunResult
 
 MET, UNKNOWN, NOT_MET = 0, 9, 10

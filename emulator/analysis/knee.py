@@ -19,8 +19,6 @@ from emulator.analysis.search import BEYOND_DOUBT, CERTAIN, Belief, KneeSearch, 
 from emulator.record.result import Knee, KneeKind, Point
 from emulator.units import counted, show_rate
 
-PRIOR_DEVIATION = 0.01
-"""Relative standard deviation of one run where nothing says it (published runs: p90 1.2 %)."""
 WIDE = 3.0
 """Ratio of the ends of an interval from which it is no answer."""
 NARROW = 1.1

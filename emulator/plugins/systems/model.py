@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from emulator.analysis.knee import PRIOR_DEVIATION
 from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import throughput
+from emulator.analysis.variation import PRIOR_DEVIATION
 from emulator.config.workload import Workload
 from emulator.plugins.systems.predict import scene_on
 from emulator.plugins.systems.scene import Played, play

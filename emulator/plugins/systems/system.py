@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from emulator.analysis.drift import student_t
-from emulator.analysis.knee import PRIOR_DEVIATION
+from emulator.analysis.variation import PRIOR_DEVIATION
 from emulator.config.catalog import find
 from emulator.config.reader import (
     Bytes,
