@@ -100,8 +100,8 @@ class Rule:
     name: str
     asks: str
     """Requirement, as a format string with `version`, `subject` and `subsets`."""
-    check: Callable[[Any, Version], Answer]
-    """Function of the subject (TrainingRuns or CheckpointRun) and the version."""
+    check: Callable[[Any], Answer]
+    """Function of the subject: TrainingRuns or CheckpointRun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +174,9 @@ class TrainingRuns:
     """Runs with one accelerator count in several results, in their order."""
 
     def __init__(
-        self, results: Sequence[RunResult], accelerators: int, au: Sequence[float] | None = None
+        self, version: Version, results: Sequence[RunResult], accelerators: int, au: Sequence[float] | None
     ) -> None:
+        self.version = version
         self.result = results[-1]
         self.accelerators = accelerators
         self.workload = stored_workload(self.result.workload)
@@ -241,7 +242,7 @@ def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun
 def _of_published(compare: Callable[[TrainingRuns, Workload], Answer]) -> Callable[..., Answer]:
     """Turn a comparison with the published workload into a check that fails if there is none."""
 
-    def check(runs: TrainingRuns, version: Version) -> Answer:
+    def check(runs: TrainingRuns) -> Answer:
         if runs.published is None:
             return f"{runs.workload.name} is not one of its workloads", False
         return compare(runs, runs.published)
@@ -249,19 +250,19 @@ def _of_published(compare: Callable[[TrainingRuns, Workload], Answer]) -> Callab
     return check
 
 
-def _workload(runs: TrainingRuns, version: Version) -> Answer:
+def _workload(runs: TrainingRuns) -> Answer:
     name = runs.workload.name
-    if runs.model in version.withdrawn:
+    if runs.model in runs.version.withdrawn:
         return f"{name}: withdrawn from this version", False
-    return name, runs.accelerator in version.workloads.get(runs.model, ())
+    return name, runs.accelerator in runs.version.workloads.get(runs.model, ())
 
 
-def _steps_per_epoch(runs: TrainingRuns, version: Version) -> Answer:
+def _steps_per_epoch(runs: TrainingRuns) -> Answer:
     steps = min(point.steps / max(1, point.epochs) for point in runs.points)
     return f"{steps:g} were run", steps >= MIN_STEPS
 
 
-def _memory(runs: TrainingRuns, version: Version) -> Answer:
+def _memory(runs: TrainingRuns) -> Answer:
     known = [(run.size, run.memory) for run in runs.runs if run.size and run.memory]
     if len(known) < len(runs.runs):
         return "dataset, or the memory of every host, is not recorded", None
@@ -274,7 +275,7 @@ def _memory(runs: TrainingRuns, version: Version) -> Answer:
     return value, size + file > MEMORY_FACTOR * memory
 
 
-def _one_set(runs: TrainingRuns, version: Version) -> Answer:
+def _one_set(runs: TrainingRuns) -> Answer:
     """Compare hosts, version and dataset of the runs."""
     facts: dict[str, set[Any]] = {
         "versions": {run.version for run in runs.runs},
@@ -298,7 +299,7 @@ def _one_set(runs: TrainingRuns, version: Version) -> Answer:
     return ("the same", True) if recorded else ("not recorded for every run", None)
 
 
-def _separate(subject: TrainingRuns | CheckpointRun, version: Version) -> Answer:
+def _separate(subject: TrainingRuns | CheckpointRun) -> Answer:
     """Compare the mounts of dataset and results, by `df` or v3.0's fs_separation.json."""
     environment = subject.result.environment
     if imported := _imported(subject.result):
@@ -313,19 +314,19 @@ def _separate(subject: TrainingRuns | CheckpointRun, version: Version) -> Answer
     return f"{mount.get('mount') or mount.get('source')} and {out.get('mount')}", apart
 
 
-def _runs(runs: TrainingRuns, version: Version) -> Answer:
+def _runs(runs: TrainingRuns) -> Answer:
     enough = len(runs.runs) >= RUNS
     if enough and "--resume" in runs.result.command:
         return f"{len(runs.runs)}, but the sweep was resumed: perhaps not one after the other", None
     return f"{len(runs.runs)}", enough
 
 
-def _warm_up(runs: TrainingRuns, version: Version) -> Answer:
+def _warm_up(runs: TrainingRuns) -> Answer:
     more = len(runs.runs) - RUNS
     return (f"{more} more runs", more == 1) if more > 0 else ("none in this result", None)
 
 
-def _utilization(runs: TrainingRuns, version: Version) -> Answer:
+def _utilization(runs: TrainingRuns) -> Answer:
     # min() may skip a NaN, and give 0.95 for 0.95 and "not measured".
     if any(math.isnan(run.au) for run in runs.counted):
         return "not measured in every run: too few steps", None
@@ -333,7 +334,7 @@ def _utilization(runs: TrainingRuns, version: Version) -> Answer:
     return f"lowest {lowest * 100:.2f} %", lowest >= runs.workload.training.au_threshold
 
 
-def _spread(runs: TrainingRuns, version: Version) -> Answer:
+def _spread(runs: TrainingRuns) -> Answer:
     rates = [run.point.samples_per_second for run in runs.counted]
     mean = sum(rates) / len(rates)
     percent = 100 * (max(rates) - min(rates)) / mean if mean else 0.0
@@ -342,27 +343,27 @@ def _spread(runs: TrainingRuns, version: Version) -> Answer:
     return f"{percent:.2f} %", percent <= SPREAD_PERCENT
 
 
-def _seeds(runs: TrainingRuns, version: Version) -> Answer:
+def _seeds(runs: TrainingRuns) -> Answer:
     seeds = [run.seed for run in runs.counted]
     if None in seeds:
         return "not recorded", None
     return f"{len(set(seeds))} in {len(seeds)} runs", len(set(seeds)) == len(seeds)
 
 
-def _same_on_every_host(runs: TrainingRuns, version: Version) -> Answer:
+def _same_on_every_host(runs: TrainingRuns) -> Answer:
     ranks = sorted({host.ranks for host in runs.points[-1].hosts})
     if not ranks:
         return "not recorded", None
     return " to ".join(dict.fromkeys((str(ranks[0]), str(ranks[-1])))), len(ranks) == 1
 
 
-def _storage_as_it_is(runs: TrainingRuns, version: Version) -> Answer:
+def _storage_as_it_is(runs: TrainingRuns) -> Answer:
     storage = runs.result.storage
     shaped = storage.get("shaped_rate") is not None or bool(storage.get("noise"))
     return "emulated, or beside noise" if shaped else "as it is", not shaped
 
 
-def _whole_epochs(runs: TrainingRuns, version: Version) -> Answer:
+def _whole_epochs(runs: TrainingRuns) -> Answer:
     """Check that as many epochs ran as published, each with all steps of the dataset."""
     dataset = runs.result.dataset
     if "files" not in dataset or "samples_per_file" not in dataset:
@@ -410,8 +411,8 @@ def _parameters(runs: TrainingRuns, published: Workload) -> Answer:
     return (", ".join(differ) + " differ", False) if differ else ("as published", True)
 
 
-def _saved(runs: TrainingRuns, version: Version) -> Answer:
-    if runs.model not in version.saved:
+def _saved(runs: TrainingRuns) -> Answer:
+    if runs.model not in runs.version.saved:
         return "none, as published", True
     saved = [run.saved for run in runs.runs]
     if False in saved:
@@ -434,14 +435,15 @@ def _samples_per_file(runs: TrainingRuns, published: Workload) -> Answer:
     return f"{shown}, published: {wanted:,}", set(counts) == {wanted}
 
 
-def _loader(runs: TrainingRuns, version: Version) -> Answer:
+def _loader(runs: TrainingRuns) -> Answer:
     return runs.result.loader, runs.result.loader != "direct"
 
 
 class CheckpointRun:
     """Results of the kind `checkpoint`, imported or feedrate's, as one run."""
 
-    def __init__(self, results: Sequence[RunResult]) -> None:
+    def __init__(self, version: Version, results: Sequence[RunResult]) -> None:
+        self.version = version
         made = tuple(checkpoint for result in results for checkpoint in result.checkpoints)
         self.result = result = replace(results[-1], checkpoints=made)
         self.runs = _imported(result) or [{}] * len(results)
@@ -457,7 +459,7 @@ class CheckpointRun:
         """Ranks that CLOSED requires."""
 
 
-def _whole_sizes(run: CheckpointRun, version: Version) -> Answer:
+def _whole_sizes(run: CheckpointRun) -> Answer:
     """Compare the written bytes, within 2 %, with those by the published shapes."""
     if str(run.result.workload["scale"]) != "1":
         return f"scaled to {run.result.workload['scale']}", False
@@ -474,24 +476,24 @@ def _whole_sizes(run: CheckpointRun, version: Version) -> Answer:
     return value, all(abs(size / expected - 1) <= 0.02 for size in written)
 
 
-def _subset(run: CheckpointRun, version: Version) -> Answer:
+def _subset(run: CheckpointRun) -> Answer:
     if not run.subset:
         return "all ranks", True
-    return f"{run.ranks} ranks of {run.name}", run.name in version.subsets and run.ranks == 8
+    return f"{run.ranks} ranks of {run.name}", run.name in run.version.subsets and run.ranks == 8
 
 
-def _accelerator_memory(run: CheckpointRun, version: Version) -> Answer:
+def _accelerator_memory(run: CheckpointRun) -> Answer:
     size, memory = run.first.bytes, run.ranks * ACCELERATOR_MEMORY
     return f"{show_bytes(size)} in {show_bytes(memory)}", size <= memory
 
 
-def _checkpoints(run: CheckpointRun, version: Version) -> Answer:
+def _checkpoints(run: CheckpointRun) -> Answer:
     directions = [checkpoint.direction for checkpoint in run.result.checkpoints]
     written, read = directions.count("write"), directions.count("read")
     return f"{written} written, {read} read", written == read == CHECKPOINTS
 
 
-def _synced(run: CheckpointRun, version: Version) -> Answer:
+def _synced(run: CheckpointRun) -> Answer:
     if run.result.loader == "checkpoint":
         return "files and folder", True  # feedrate checkpoint always syncs both
     synced = {one.get("fsync") for one in run.runs}
@@ -500,7 +502,7 @@ def _synced(run: CheckpointRun, version: Version) -> Answer:
     return ("by every run's configuration", True) if synced == {True} else ("not recorded", None)
 
 
-def _pause(run: CheckpointRun, version: Version) -> Answer:
+def _pause(run: CheckpointRun) -> Answer:
     """Compare the time from the end of a run to the start of the next, as in MLPerf's checker."""
     if len(run.runs) == 1:
         return "one run", True
@@ -513,7 +515,7 @@ def _pause(run: CheckpointRun, version: Version) -> Answer:
     return f"{max(gaps):.1f} s", min(gaps) >= 0 and max(gaps) <= PAUSE_SECONDS
 
 
-def _cold(run: CheckpointRun, version: Version) -> Answer:
+def _cold(run: CheckpointRun) -> Answer:
     """Require that caches are cleared or bypassed, unless a host's part is too large for its memory."""
     cache, memory = str(run.result.storage.get("cache")), run.result.environment.get("memory_of_hosts") or {}
     if cache == "cold":
@@ -527,15 +529,15 @@ def _cold(run: CheckpointRun, version: Version) -> Answer:
     return value, None if cache == "unknown" else False
 
 
-def _ranks_in_groups(run: CheckpointRun, version: Version) -> Answer:
+def _ranks_in_groups(run: CheckpointRun) -> Answer:
     return str(run.ranks), run.ranks % run.group == 0 or run.subset
 
 
-def _ranks(run: CheckpointRun, version: Version) -> Answer:
+def _ranks(run: CheckpointRun) -> Answer:
     return str(run.ranks), run.ranks == run.closed_ranks
 
 
-def _ranks_of_a_host(run: CheckpointRun, version: Version) -> Answer:
+def _ranks_of_a_host(run: CheckpointRun) -> Answer:
     each = run.ranks / run.first.hosts
     return f"{each:g}", each >= RANKS_OF_A_HOST
 
@@ -614,10 +616,11 @@ def self_check(*results: RunResult, version: str = "", au: Sequence[float] | Non
     if version not in VERSIONS:
         raise SpecError(f"unknown version of the rules: {version!r}", f"known: {', '.join(VERSIONS)}")
     if results[-1].kind == "checkpoint":
-        run = CheckpointRun(results)
+        run = CheckpointRun(VERSIONS[version], results)
         return [_check(version, CHECKPOINTING, run, run.ranks)]
     counts = sorted({point.ranks for result in results for point in result.points})
-    return [_check(version, TRAINING, TrainingRuns(results, count, au), count) for count in counts]
+    runs = [TrainingRuns(VERSIONS[version], results, count, au) for count in counts]
+    return [_check(version, TRAINING, each, each.accelerators) for each in runs]
 
 
 def broken(results: Sequence[RunResult], version: str, closed: bool) -> list[str]:
@@ -637,10 +640,10 @@ def rules_of(version: str, rules: tuple[Rule, ...]) -> list[tuple[str, Rule]]:
 
 
 def _check(version: str, rules: tuple[Rule, ...], subject: TrainingRuns | CheckpointRun, count: int) -> Check:
-    known = VERSIONS[version]
+    known = subject.version
     outcomes = []
     for section, rule in rules_of(version, rules):
-        value, met = rule.check(subject, known)
+        value, met = rule.check(subject)
         asks = rule.asks.format(subject=subject, version=known, subsets=" or ".join(known.subsets))
         outcomes.append(
             Outcome(
