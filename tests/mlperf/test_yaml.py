@@ -87,12 +87,17 @@ def test_unknown_and_unused_keys_are_listed(tmp_path):
 def test_overrides_lie_over_it(tmp_path):
     spec = converted(
         tmp_path, UNET3D, "reader.batch_size=8", "++workload.train.computation_time=0.5",
-        "+reader.prefetch_size=9", "workload=unet3d_a100", "hydra.run.dir=/tmp/x", "~metric.au",
+        "+reader.prefetch_size=9", "workload=unet3d_h100", "hydra.run.dir=/tmp/x", "~metric.au",
     ).workload  # fmt: skip
     assert spec.loader.batch_size == spec.accelerator.step_batch_size == 8
     assert spec.accelerator.step_seconds == 0.5 and spec.accelerator.provenance == "chosen"
     assert spec.loader.prefetch == 12, "three batches for each of four workers"
-    assert spec.accelerator.name == "NVIDIA A100" and spec.training.au_threshold == 0.9
+    assert spec.accelerator.name == "NVIDIA H100" and spec.training.au_threshold == 0.9
+
+
+def test_an_override_does_not_rename_a_workload_whose_step_stays(tmp_path):
+    with pytest.raises(SpecError, match="is not the workload unet3d_a100: import unet3d_a100.yaml itself"):
+        converted(tmp_path, UNET3D, "workload=unet3d_a100")
 
 
 def test_as_hydra_saves_it_and_as_a_folder_of_configurations(tmp_path):

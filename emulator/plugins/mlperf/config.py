@@ -207,6 +207,11 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
             raise SpecError(f"{path}: {names[0][:80]!r} is not the name of a workload")
         return read_config(path.parent / "workload" / f"{names[0]}.yaml", overrides)
     changed = apply(workload_table(table, str(path)), parsed.changes)
+    if "workload" not in table and parsed.workload not in ("", path.stem):
+        # Hydra would read another file: this one's step is not that of the accelerator in its name.
+        raise SpecError(
+            f"{path} is not the workload {parsed.workload}", f"import {parsed.workload}.yaml itself"
+        )
     return Config(str(path), changed, parsed.workload or path.stem, parsed.others)
 
 
