@@ -60,8 +60,8 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
     files = len(dataset.manifest.names)
     indices = evenly_spread(files, how.sample)
     share = indices[comm.rank :: comm.size]
-    tally, size = DoneCount(), agreed(comm, lambda: dataset.manifest.bytes_of(share))
-    with showing("verify", tally, len(share), size):
+    tally, size = DoneCount(), agreed(comm, lambda: dataset.manifest.bytes_of(indices))
+    with showing("verify", tally, len(indices), size, comm.size):
         faults_here = agreed(comm, lambda: check_files(dataset, share, threads, tally.add))
         faults_here += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
     said: list[Fault] = comm.bcast([fault for part in comm.gather(faults_here) for fault in part])
