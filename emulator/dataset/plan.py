@@ -77,32 +77,23 @@ class DatasetPlan:
     @cached_property
     def identity(self) -> str:
         """SHA-256 over what determines the bytes."""
-        size = {
-            key: value for key, value in dataclasses.asdict(self.recipe.size).items() if value != "volume"
-        }
-        if not self.recipe.size.quantiles:
-            size.pop("quantiles")  # datasets that were made before keep their identity
-        if not self.recipe.size.listed:
-            del size["listed"], size["listed_among"]
-        if self.recipe.size.distribution == "empirical":
-            size["cases"] = hashlib.sha256(Path(size["cases"]).read_bytes()).hexdigest()
-        else:
-            size["cases"] = ""
+        size = self.recipe.size
+        empirical = size.distribution == "empirical"
         facts = {
             "version": BYTES_VERSION,
-            "size": size,
+            "size": dataclasses.asdict(dataclasses.replace(size, cases="")),
+            "cases": hashlib.sha256(Path(size.cases).read_bytes()).hexdigest() if empirical else "",
             "format": self.recipe.format,
             "payload": self.recipe.payload,
             "samples_per_file": self.recipe.samples_per_file,
+            "columns": [dataclasses.asdict(column) for column in self.recipe.columns],
+            "row_group": self.recipe.row_group,
             "seed": self.seed,
             "subfolders": self.subfolders,
+            "folder": self.folder,
+            "tree": self.tree and dataclasses.asdict(self.tree),
             "seeds": [dict(seed) for seed in self.seeds],
-            **({"folder": self.folder} if self.folder else {}),
-            **({"tree": dataclasses.asdict(self.tree)} if self.tree else {}),
         }
-        if self.recipe.format == "parquet":
-            facts["columns"] = [dataclasses.asdict(column) for column in self.recipe.columns]
-            facts["row_group"] = self.recipe.row_group
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def index_of(self, name: str) -> int | None:
