@@ -16,10 +16,10 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,7 +232,7 @@ def _words(options: Mapping[str, object]) -> list[str]:
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if one is True:
                 words.append(option)
-            elif one is not None and one is not False:
+            elif one is not None and one is not False and one != "":
                 words += [option, str(one)]
     return words
 
@@ -246,16 +246,40 @@ def _ending(what: str, out: Path) -> Iterator[None]:
         raise RankError(f"{what} ended with status {end.code}", read_failure(out)) from None
 
 
-def baseline(folder: Place, *, out: Place, force: bool = False, **options: Any) -> Result:
+def baseline(
+    folder: Place,
+    *,
+    out: Place,
+    suite: str = "four-corners",
+    quick: bool = False,
+    depths: Sequence[int] = (),
+    jobs: int | None = None,
+    file_bytes: int | None = None,
+    seconds: float | None = None,
+    keep: bool = False,
+    label: str = "",
+    force: bool = False,
+) -> Result:
     """Measure the storage's own limits below `folder` with fio, on this host.
 
-    `options` are those of `plugins.baseline.fio_plan.fio_plan`: suite="mixed", quick=True, depths=(1, 32),
-    seconds=5.0. Call it in the main thread. Raises FeedrateError.
+    The arguments are the options of `feedrate baseline`; `seconds` is the measured time of a test. Call it in
+    the main thread. Raises FeedrateError.
     """
     from emulator.plugins.baseline.clients import measure
     from emulator.plugins.baseline.fio_plan import fio_plan
 
-    plan = fio_plan(Path(folder), Path(out), **options)
+    plan = fio_plan(
+        Path(folder),
+        Path(out),
+        suite=suite,
+        quick=quick,
+        depths=depths,
+        jobs=jobs,
+        file_bytes=file_bytes,
+        seconds=seconds,
+        keep=keep,
+        label=label,
+    )
     plan.checked(1)  # a bad plan raises its exception here
     check_out(plan.out, force)
     with _ending("the baseline", plan.out):
@@ -269,25 +293,45 @@ def checkpoint(
     *,
     out: Place,
     ranks: int | None = None,
+    subset: bool = False,
+    scale: str = "1",
+    writes: int | None = None,
+    reads: int | None = None,
+    pause: str | None = None,
+    settings: Sequence[str] = (),
+    keep: bool = False,
+    shift: bool = False,
+    label: str = "",
+    rules: str = "",
+    closed: bool = False,
     force: bool = False,
-    **options: Any,
 ) -> Result:
     """Write and restore checkpoints of a large model with `ranks` ranks, which mpirun starts here.
 
-    `options` are those of the command: writes=2, reads=2, pause="0s", scale="1/100",
-    subset=True, keep=True. Call it in the main thread. Raises FeedrateError.
+    The arguments are the options of `feedrate checkpoint`, written alike: scale="1/100", pause="0s";
+    `settings` are values of --set. Call it in the main thread. Raises FeedrateError.
     """
     from emulator.plugins.checkpoint.cli import Choices
     from emulator.plugins.checkpoint.start import run_checkpoint
 
-    job = Choices(model=model, **options).job(Path(folder), Path(out))
-    if "settings" in options:
-        options["set"] = options.pop("settings")
-    words = [
-        "checkpoint",
-        os.fspath(folder),
-        *_words({"model": model, "out": out, "force": force, **options}),
-    ]
+    choices = Choices(
+        model=model,
+        subset=subset,
+        scale=scale,
+        writes=writes,
+        reads=reads,
+        pause=pause,
+        settings=list(settings),
+        keep=keep,
+        shift=shift,
+        label=label,
+        rules=rules,
+        closed=closed,
+    )
+    job = choices.job(Path(folder), Path(out))
+    options = asdict(choices)
+    options["set"] = options.pop("settings")
+    words = ["checkpoint", os.fspath(folder), *_words({**options, "out": out, "force": force})]
     with _ending("feedrate checkpoint", job.out):
         run_checkpoint(job, words, ranks, force=force)
     return read(out)

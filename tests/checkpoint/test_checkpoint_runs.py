@@ -63,7 +63,8 @@ def test_a_run_and_its_report(tmp_path):
 
 def test_python_runs_as_the_command_does(tmp_path):
     options = {"scale": "1/20000", "settings": ["io.workers=1"], "writes": 1, "reads": 1, "pause": "0s"}
-    made = emulator.checkpoint(tmp_path, out=tmp_path / "out", ranks=2, **options)
+    made = emulator.checkpoint(tmp_path, out=tmp_path / "out", ranks=2, label="mine", **options)
+    assert made.run.label == "mine"
     assert [one.direction for one in made.run.checkpoints] == ["write", "read"]
     assert made.run.workload["io"]["workers"] == 1 and made.run.checkpoints[0].ranks == 2
     with pytest.raises(SpecError, match="is not empty"):
