@@ -97,10 +97,22 @@ PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
 """Environment variable with the prefix of semaphores between a rank and its workers (loader.torch)."""
 
 
+MEMORY = Path("/dev/shm")
+_ROOM = 2**25
+"""Free bytes without which MEMORY is not used: Open MPI starts a rank only where 16 MiB are free, of which it
+uses a tenth of a megabyte."""
+
+
+def roomy_memory() -> Path | None:
+    """Return MEMORY; None if it is missing, not writable or almost full: some containers give it 1 MB."""
+    roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= _ROOM
+    return MEMORY if roomy else None
+
+
 def memory_folder() -> str | None:
     """Return a folder whose files are in memory; None, which is tempfile's default, if there is none."""
-    shared = os.environ.get(SCRATCH_VARIABLE)
-    return shared or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    shared, memory = os.environ.get(SCRATCH_VARIABLE), roomy_memory()
+    return shared or (str(memory) if memory else None)
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

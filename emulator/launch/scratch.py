@@ -1,4 +1,6 @@
-"""The scratch folder of a run, in /dev/shm. The launcher removes it, or a guard if the launcher is killed.
+"""The scratch folder of a run, in /dev/shm if that has room.
+
+The launcher removes it, or a guard if the launcher is killed.
 
 It holds MPI's shared memory, the step barrier's pipes, the shared file of the shaped storage, and sockets of
 DataLoader workers; their semaphores have its name as a prefix. Its mode is 0700. Its name has the boot ID,
@@ -22,10 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from emulator.errors import storage_errors
-from emulator.files import PREFIX_VARIABLE, SCRATCH_VARIABLE
+from emulator.files import MEMORY, PREFIX_VARIABLE, SCRATCH_VARIABLE, roomy_memory
 from emulator.launch.process import has_ended, let_go_of_output, set_name
 
-MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
 
 
@@ -36,7 +37,7 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
     If this process is killed during the body, a guard removes the folder and ends the processes that were
     started with it in their command line.
     """
-    parent = _parents()[0]  # /dev/shm if possible: the path of a socket must be short
+    parent = roomy_memory() or Path(tempfile.gettempdir())  # the path of a socket must be short
     remove_dead()
     folder = parent / f"feedrate-{_boot()}-{os.getpid()}-{secrets.token_hex(8)}"
     with storage_errors("cannot make a folder for temporary files"):

@@ -162,3 +162,14 @@ def test_a_small_shared_memory_is_enough_or_named(tiny, tmp_path):
     settings = [word for setting in whole for word in ("--set", setting)]
     done = in_namespace(mounted, "16m", *words, *settings, "-n", 1, "--out", tmp_path / "b")
     assert done.status == 6 and "docker: --shm-size=1g" in done.one_line(), done.err
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("own_mpirun", [False, True])
+def test_ranks_start_with_next_to_no_shared_memory(tiny, tmp_path, own_mpirun):
+    """Open MPI wants 16 MiB free for each rank; some containers have 1 MB."""
+    words = [sys.executable, "-m", "emulator", "run", tiny, *TRAINING[:2], "--steps", 4, "--loader", "direct"]
+    words += ["--out", tmp_path / "out"]
+    started = [Path(sys.executable).parent / "mpirun", "-n", 2, *words] if own_mpirun else [*words, "-n", 2]
+    done = in_namespace('mount -t tmpfs -o size=$0 none /dev/shm && exec "$@"', "1m", *started)
+    assert done.status == 0 and not done.err, done.err
