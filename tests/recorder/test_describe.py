@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import SpecError
+from emulator.plugins.recorder.cli import lines
 from emulator.plugins.recorder.describe import of_loader, size_spec
-from emulator.plugins.recorder.observation import Loader, Settings
+from emulator.plugins.recorder.job import Written
+from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.pattern import Pattern, pattern_of, side_files
 from emulator.plugins.recorder.reads import Reads, Tally
 from emulator.plugins.recorder.steps import StepTime
@@ -319,3 +321,18 @@ def test_what_a_job_that_marks_its_steps_read_into_a_buffer_makes_no_sample_larg
     assert found.access.refill == "never", "no DataLoader begins anew"
     assert any("3 times the bytes of a batch, into a buffer" in line for line in found.told)
     assert not any("opens a file" in line for line in found.told)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (STEP, "tracing: +100.0%"),
+        (replace(STEP, in_flight=20), "tracing: its cost is not measured, as the host may run ahead"),
+        (replace(STEP, bound=True, at_least=0.1), "tracing: its cost is not measured"),
+        (replace(STEP, bound=True, at_least=0.1, steps=1), "tracing: +100.0%"),
+    ],
+)
+def test_the_cost_of_tracing_is_told_where_a_step_is_the_time_between_batches(step, said, tmp_path):
+    seen = Observation(created="", how="strace", step=step, traced_step_seconds=0.2, step_seconds=0.1)
+    report = lines(Written(folder=tmp_path, observation=seen, described=None, refused=""))
+    assert any(said in line for line in report), report

@@ -18,6 +18,7 @@ from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader, Observation
 from emulator.plugins.recorder.record import record_job, will_be_checked
 from emulator.plugins.recorder.session import Ran, end_as
+from emulator.plugins.recorder.steps import FEW
 from emulator.units import show_bytes, show_seconds
 
 
@@ -168,9 +169,14 @@ def lines(written: Written) -> list[str]:
         most = "at most " if step.bound else ""
         report.append(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
     if seen.step_seconds and seen.traced_step_seconds:
-        slower = seen.traced_step_seconds / seen.step_seconds - 1
+        cost = f"{seen.traced_step_seconds / seen.step_seconds - 1:+.1%}"
+        if seen.step is not None and (
+            seen.step.in_flight > 1 or (seen.step.bound and seen.step.steps >= FEW)
+        ):
+            # Between two batches it only submits a step: tracing takes of the time that it would wait later.
+            cost = "its cost is not measured, as the host may run ahead of its accelerator"
         report.append(
-            f"  tracing: {slower:+.1%} ({show_seconds(seen.traced_step_seconds)} from batch to batch while "
+            f"  tracing: {cost} ({show_seconds(seen.traced_step_seconds)} from batch to batch while "
             f"reads were traced, {show_seconds(seen.step_seconds)} afterwards)"
         )
     if written.described is not None:
