@@ -224,8 +224,7 @@ def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags
         reasons.append(f"the job reads runs of samples, of which few were recorded: record {more} steps")
         if replace(rates, uncertain=0.0).trusted:
             return reasons[-1]
-    requested = loader.steps * loader.share_read * loader.ahead
-    of_job = loader.reads.bytes / requested if requested and loader.reads.bytes else 0.0
+    of_job = loader.reads.bytes / loader.asked_batches if loader.asked_batches else 0.0
     of_replay = float(rows["bytes"].mean())
     if of_job and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
         reasons.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")

@@ -128,7 +128,7 @@ def check_lines(written: Written) -> list[str]:
 
 def _seen(loader: Loader) -> str:
     """Return text on the steps whose reads were recorded; empty for all steps."""
-    read = round(loader.steps * loader.share_read)
+    read = loader.seen_steps
     return f", reads of the first {read}" if read < loader.steps else ""
 
 

@@ -55,7 +55,7 @@ def main_loader(observation: Observation) -> Loader | None:
         epochs=max(one.epochs for one in alike),
         steps=sum(one.steps for one in alike),
         samples=sum(one.samples for one in alike),
-        read_steps=sum(round(one.steps * one.share_read) for one in alike),
+        read_steps=sum(one.seen_steps for one in alike),
         ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
         if first.samples
         else 1.0,
@@ -74,7 +74,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def reading_seconds(loader: Loader) -> float | None:
     """Return the seconds of the reads of a step, summed over threads; None if unknown."""
-    reads, steps = loader.reads, loader.steps * loader.share_read
+    reads, steps = loader.reads, loader.seen_steps
     unseen = reads.sizes_only or (reads.mapped and reads.faults)
     return None if unseen or not steps else reads.call_seconds / steps
 

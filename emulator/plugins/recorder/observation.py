@@ -40,6 +40,11 @@ class Settings:
     def __post_init__(self) -> None:
         at_least(0, self, "batch_size", "workers", "prefetch_factor")
 
+    @property
+    def length(self) -> int:
+        """Samples in the dataset; 0 if unknown."""
+        return max(0, self.dataset_length)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
@@ -82,14 +87,25 @@ class Loader:
         at_least(0, self, "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes")
 
     @property
+    def seen_steps(self) -> int:
+        """Number of steps during which `reads` were seen."""
+        return self.steps if self.read_steps is None else self.read_steps
+
+    @property
     def share_read(self) -> float:
-        """Share of the steps during which reads were seen."""
+        """Share of the steps during which `reads` were seen."""
         return 1.0 if self.read_steps is None else self.read_steps / max(1, self.steps)
 
     @property
+    def asked_batches(self) -> float:
+        """Batches that `reads` served, including those requested but not delivered."""
+        return self.seen_steps * self.ahead
+
+    @property
     def asked_samples(self) -> float:
-        """Samples that `reads` served, including those requested but not delivered; 0: not known."""
-        return self.samples * self.share_read * self.ahead
+        """Approximate samples in these batches."""
+        known = self.samples * self.share_read * self.ahead
+        return known or self.asked_batches * max(1, self.settings.batch_size)
 
     def moves(self, samples: float) -> float:
         """Return the approximate number of moves of a process between two of `samples` in the same file.

@@ -169,8 +169,8 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         samples_per_file=per_file,
         files_per_sample=layout.files_per_sample,
         sample_bytes=sample_bytes,
-        sample_sd=round(pstdev(sizes)) if sizes else 0,
-        sizes=sizes or (sample_bytes, sample_bytes),
+        sample_sd=round(pstdev(sizes)),
+        sizes=sizes,
         listed=len(sizes) == reads.files,
         access=access,
         block_bytes=block,
@@ -204,7 +204,7 @@ def without_side_files(loader: Loader) -> Loader:
     reads = loader.reads
     if not reads.files or len(reads.sizes) != reads.files:
         return loader
-    if min(_samples(loader), _length(loader) or math.inf) < _SEVERAL * reads.files:
+    if min(loader.asked_samples, loader.settings.length or math.inf) < _SEVERAL * reads.files:
         return loader
     sizes = reads.sizes[side_files(reads.sizes) :]
     return replace(loader, reads=replace(reads, files=len(sizes), files_bytes=sum(sizes), sizes=sizes))
@@ -268,10 +268,10 @@ def _share_of_a_map(loader: Loader) -> float:
     Page faults do not show which bytes were wanted, because the kernel reads around them. Raises SpecError if
     a sample may have less or more than its share.
     """
-    reads, length = loader.reads, loader.settings.dataset_length
+    reads, length = loader.reads, loader.settings.length
     share = reads.files_bytes / reads.files * min(1.0, _files_held(loader) / max(1, length))
-    wanted = min(reads.files_bytes, share * _samples(loader)) * (1 - reads.resident)
-    if length <= 0 or share < _PAGE or (reads.storage_bytes or 0) < _TOUCHED * wanted:
+    wanted = min(reads.files_bytes, share * loader.asked_samples) * (1 - reads.resident)
+    if not length or share < _PAGE or (reads.storage_bytes or 0) < _TOUCHED * wanted:
         raise SpecError(
             f"files of {show_bytes(reads.files_bytes)} are mapped into memory: it is not seen how many of "
             "their bytes a sample has",
@@ -282,8 +282,8 @@ def _share_of_a_map(loader: Loader) -> float:
 
 def _files_held(loader: Loader) -> float:
     """Return the approximate number of files of the dataset, from the recorded files and the drawn share."""
-    files, length = loader.reads.files, max(1, loader.settings.dataset_length)
-    drawn = min(1.0, max(1.0, _samples(loader)) / length)
+    files, length = loader.reads.files, max(1, loader.settings.length)
+    drawn = min(1.0, max(1.0, loader.asked_samples) / length)
     if loader.settings.sampler == "SequentialSampler":
         return max(files, (files - 1) / drawn)  # the last file may have been read in part
     least, most = float(files), float(max(files, length))
@@ -302,10 +302,10 @@ def demand_of(loader: Loader, alike: Sequence[Loader]) -> Demand:
     Needs batches with a first dimension, or a batch size. Each rank draws its own samples, so different ones
     are summed over ranks.
     """
-    length = _length(loader)
-    different = max(1.0, sum(min(_samples(one), length or math.inf) for one in alike))
+    length = loader.settings.length
+    different = max(1.0, sum(min(one.asked_samples, length or math.inf) for one in alike))
     filled = _fill(loader)
-    return Demand(samples=filled * _samples(loader), different=filled * different, length=length)
+    return Demand(samples=filled * loader.asked_samples, different=filled * different, length=length)
 
 
 def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
@@ -329,11 +329,10 @@ def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
 def _fill(loader: Loader) -> float:
     """Return the samples read per delivered sample, above 1 while a buffer of samples filled."""
     reads, later = loader.reads, loader.batch_call_bytes
-    batches = loader.steps * loader.share_read * loader.ahead
     ahead = loader.settings.iterable or (loader.settings.marked and loader.settings.workers)
-    if not (ahead and later and batches) or reads.sizes_only or _mapped(reads):
+    if not (ahead and later and loader.asked_batches) or reads.sizes_only or _mapped(reads):
         return 1.0
-    filled = (reads.bytes - reads.index_bytes) / batches / later
+    filled = (reads.bytes - reads.index_bytes) / loader.asked_batches / later
     return filled if filled > _FILLED else 1.0
 
 
@@ -478,27 +477,16 @@ def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, deman
     if not demand.length or layout.samples_per_file > 1:
         return layout.files
     # It is unknown how many files of the unfinished batches at the end were opened.
-    least = sum(min(_samples(one) / one.ahead, demand.length) for one in alike)
+    least = sum(min(one.asked_samples / one.ahead, demand.length) for one in alike)
     files = loader.reads.files
     if layout.own or least <= files / layout.files_per_sample <= demand.different:
         return demand.length * layout.files_per_sample
     return round(demand.length * files / demand.different)
 
 
-def _length(loader: Loader) -> int:
-    """Return the samples of the dataset; 0 if unknown."""
-    return max(0, loader.settings.dataset_length)
-
-
-def _samples(loader: Loader) -> float:
-    """Return the approximate number of samples that `loader` requested."""
-    batches = loader.steps * loader.share_read * loader.ahead
-    return loader.asked_samples or batches * max(1, loader.settings.batch_size)
-
-
 def opens_of(loader: Loader, files_per_sample: float) -> float:
     """Return how often each file of a sample is opened and read for that sample."""
-    return loader.reads.visits / max(1.0, files_per_sample * _fill(loader) * _samples(loader))
+    return loader.reads.visits / max(1.0, files_per_sample * _fill(loader) * loader.asked_samples)
 
 
 def _access_words(
