@@ -49,7 +49,8 @@ _SMALL = 0.02
 _BUSY = 0.5
 """Largest share of the time with reads under way, for the step time of a job that marks its steps."""
 _DEAR = 0.2
-"""Like _SMALL, if it is unknown whether the batch was ready, and the quickest batches take half of that."""
+"""Largest share of a step for taking a batch that was ready, if it is unknown which ones were. Those count as
+ready that took at most twice as long as the quickest tenth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +149,9 @@ class Track:
 
         `traced_until` is in nanoseconds of the monotonic clock; `taken` is `batches_taken` of the process.
         """
-        rows = sorted(self.rows)
-        table = np.zeros(len(rows), SEEN)
-        if not rows:
-            return table
-        columns = (np.array(column) for column in zip(*rows, strict=True))
-        epoch, step, samples, ready, asked, got, used = columns
-        following = np.full(len(rows), -1, np.int64)
+        epoch, step, samples, ready, asked, got, used = np.array(sorted(self.rows)).T
+        table = np.zeros(len(epoch), SEEN)
+        following = np.full(len(epoch), -1)
         same = (epoch[1:] == epoch[:-1]) & (step[1:] == step[:-1] + 1)
         following[:-1][same] = asked[1:][same]
         last = np.flatnonzero(np.append(epoch[1:] != epoch[:-1], True))
@@ -188,15 +185,26 @@ def joined(tables: Sequence[Table]) -> Table:
     return np.concatenate(tables)
 
 
+def _complete(table: Table) -> Table:
+    """Return the steps after which the job requested another batch."""
+    return table[~np.isnan(table["between"])]
+
+
+def _cycles(table: Table) -> NDArray[np.float64]:
+    """Return the seconds of each step from its request to the next one; NaN: there was none."""
+    cycles: NDArray[np.float64] = table["wait"] + table["between"]
+    return cycles
+
+
 def untraced(table: Table) -> Table:
     """Return the untraced steps if there are enough of them, otherwise all."""
     free = table[table["traced"] == 0]
-    return free if np.count_nonzero(~np.isnan(free["between"])) >= FEW else table
+    return free if len(_complete(free)) >= FEW else table
 
 
 def from_batch_to_batch(table: Table) -> float | None:
-    """Return the median seconds from one batch to the next; None for too few."""
-    cycles = (table["wait"] + table["between"])[~np.isnan(table["between"])]
+    """Return the median seconds from one request to the next; None for too few steps."""
+    cycles = _cycles(_complete(table))
     return float(np.median(cycles)) if len(cycles) >= FEW else None
 
 
@@ -225,7 +233,7 @@ def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
         used = untraced(table[warmup:])
         parts.append(_whole(used[_alone(used) & settled(used["epoch"], used["step"], ahead)]))
     rows = np.concatenate(parts)
-    total = float((rows["wait"] + rows["between"]).sum())
+    total = float(_cycles(rows).sum())
     if len(rows) < FEW or not total:
         return None
     return Pace(
@@ -258,11 +266,10 @@ them to matter."""
 
 def _long(table: Table) -> NDArray[np.intp]:
     """Return the indices of steps of more than twice the mean, in which a host that runs ahead waits."""
-    cycle = table["wait"] + table["between"]
-    whole = ~np.isnan(cycle)
-    if np.count_nonzero(whole) < FEW:
+    cycles = _cycles(_complete(table))
+    if len(cycles) < FEW:
         return np.zeros(0, np.intp)
-    return np.flatnonzero(whole & (table["between"] > 2 * float(cycle[whole].mean())))
+    return np.flatnonzero(table["between"] > 2 * cycles.mean())
 
 
 def _whole(table: Table) -> Table:
@@ -292,9 +299,9 @@ def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
     for table in (table[warmup:] for table in tables):
         alone = _alone(table)
         for before, last in pairwise(_long(table).tolist()):
-            part = table[before + 1 : last + 1]
-            if part["epoch"][0] != table["epoch"][before] or part["epoch"][-1] != part["epoch"][0]:
+            if table["epoch"][before] != table["epoch"][last]:
                 continue
+            part = table[before + 1 : last + 1]
             # The accelerator is idle until the first batch has arrived.
             host = float(part["wait"][1:].sum() + part["between"][:-1].sum())
             wait = float(part["between"][-1])
@@ -335,10 +342,10 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
     Traced steps do not count if there are enough others.
     """
     used = [untraced(table[warmup:]) for table in tables]
-    used = [table for table in used if not np.isnan(table["between"]).all()]
-    whole = np.concatenate([np.zeros(0, SEEN), *(table[~np.isnan(table["between"])] for table in used)])
-    cycles = whole["wait"] + whole["between"]
-    if len(cycles) < few or not used:
+    used = [table for table in used if len(_complete(table))]
+    whole = np.concatenate([np.zeros(0, SEEN), *map(_complete, used)])
+    cycles = _cycles(whole)
+    if len(cycles) < few:
         return None
     timing = partial(
         StepTime,
@@ -376,12 +383,12 @@ def _fed(tables: Sequence[Table]) -> NDArray[np.float64]:
     for table in tables:
         typical = float(np.nanmedian(table["between"]))
         ready = _was_there(table, typical)
-        begins = np.r_[True, (np.diff(table["epoch"]) != 0) | (np.diff(table["step"]) != 1)]
-        length, fed = 0, _alone(table)
-        for number in range(len(table)):
-            length = 0 if begins[number] or not ready[number] else length + 1
-            fed[number] &= length > _SETTLE
-        chosen.append((table["wait"] + table["between"])[fed])
+        follows = np.r_[False, (np.diff(table["epoch"]) == 0) & (np.diff(table["step"]) == 1)]
+        fed = ready & follows
+        for _ in range(_SETTLE):  # and so was the step before
+            fed[1:] &= fed[:-1]
+        fed &= _alone(table)
+        chosen.append(_cycles(table)[fed])
         names.append((table["epoch"].astype(np.int64) << 32 | table["step"])[fed])
     everywhere = reduce(np.intersect1d, names)
     return np.concatenate([times[np.isin(its, everywhere)] for times, its in zip(chosen, names, strict=True)])
@@ -399,7 +406,7 @@ def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
 def _compared(tables: Sequence[Table], times: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the mean seconds from batch to batch, and whether the fed steps' `times` are representative."""
     alone = np.concatenate([_whole(table[_alone(table)]) for table in tables])
-    most = float((alone["wait"] + alone["between"]).mean())
+    most = float(_cycles(alone).mean())
     return most, bool((1 - _UNLIKE) * alone["between"].mean() < times.mean() < (1 + _UNLIKE) * most)
 
 
