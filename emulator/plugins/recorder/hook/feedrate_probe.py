@@ -200,59 +200,15 @@ def patch(module: Any) -> Callable[[], None]:
 
     @functools.wraps(following)
     def take(self: Any) -> Any:
-        events = _events
-        if events is None or not events.open or not hasattr(self, "_feedrate_loader"):
-            return following(self)
-        ready = _ready(self)
-        number, inside = self._feedrate_loader, _marks and not self._num_workers
-        if inside:
-            _mark(2 * number)
-        asked, used = time.monotonic_ns(), time.process_time_ns()
-        try:
-            batch = following(self)
-        except BaseException as error:
-            if inside:
-                _mark(2 * number + 1)
-            if isinstance(error, StopIteration):
-                events.facts(k="x", p=os.getpid(), l=number, e=self._feedrate_epoch, a=asked)
-            raise
-        got, worked = time.monotonic_ns(), time.process_time_ns() - used
-        if inside:
-            _mark(2 * number + 1)
-        step = self._feedrate_step
-        self._feedrate_step = step + 1
-        if step == 0:
-            _describe(self, number)
-        elif step == 2:
-            _describe_device(events)
-        sent = getattr(self, "_send_idx", step + 1)
-        events.tell(
-            b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d,"d":%d}\n'
-            % (
-                os.getpid(),
-                number,
-                self._feedrate_epoch,
-                step,
-                asked,
-                got,
-                ready,
-                sent,
-                _samples(self, batch),
-                used,
-                worked,
-            )
-        )
-        return batch
+        return _take(self, following)
 
     @functools.wraps(loop)
     def work(*args: Any, **kwargs: Any) -> Any:
-        if _events is not None:
-            _events.facts(k="w", p=os.getpid(), pp=os.getppid(), **usage("/proc/self"))
+        _tell_usage(k="w", pp=os.getppid())
         try:
             return loop(*args, **kwargs)
         finally:
-            if _events is not None:
-                _events.facts(k="u", p=os.getpid(), **usage("/proc/self"))
+            _tell_usage(k="u")
 
     base.__init__, base.__next__, base._reset, base._next_index = init, take, again, ask
     worker._worker_loop = work
@@ -263,6 +219,45 @@ def patch(module: Any) -> Callable[[], None]:
         base._feedrate = False
 
     return undo
+
+
+def _tell_usage(**facts: Any) -> None:
+    if _events is not None:
+        _events.facts(p=os.getpid(), **facts, **usage("/proc/self"))
+
+
+def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
+    """Return the next batch of `iterator`, by PyTorch's own `__next__`, and report when it was delivered."""
+    events = _events
+    if events is None or not events.open or not hasattr(iterator, "_feedrate_loader"):
+        return following(iterator)
+    ready = _ready(iterator)
+    process, number, epoch = os.getpid(), iterator._feedrate_loader, iterator._feedrate_epoch
+    inside = _marks and not iterator._num_workers
+    if inside:
+        _mark(2 * number)
+    asked, used = time.monotonic_ns(), time.process_time_ns()
+    try:
+        batch = following(iterator)
+        got, worked = time.monotonic_ns(), time.process_time_ns() - used
+    except StopIteration:
+        events.facts(k="x", p=process, l=number, e=epoch, a=asked)
+        raise
+    finally:
+        if inside:
+            _mark(2 * number + 1)
+    step = iterator._feedrate_step
+    iterator._feedrate_step = step + 1
+    if step == 0:
+        _describe(events, iterator, number)
+    elif step == 2:
+        _describe_device(events)
+    sent, samples = getattr(iterator, "_send_idx", step + 1), _samples(iterator, batch)
+    events.tell(
+        b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d,"d":%d}\n'
+        % (process, number, epoch, step, asked, got, ready, sent, samples, used, worked)
+    )
+    return batch
 
 
 def _begin_epoch(iterator: Any, loader: Any) -> None:
@@ -381,11 +376,9 @@ def _asked_of(loader: Any) -> tuple[Any, Any]:
     return batching, inner if inner is not None else batching
 
 
-def _describe(iterator: Any, number: int) -> None:
+def _describe(events: _Events, iterator: Any, number: int) -> None:
     """Report the settings of the loader of `iterator`. Of the user's code, only len() is called."""
     loader, iterator._feedrate_asks = iterator._feedrate_asks, None
-    if _events is None:
-        return
     batching, sampler = _asked_of(loader)
     kind = next((cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS), "custom")
     iterable = _is_iterable(iterator)
@@ -411,7 +404,7 @@ def _describe(iterator: Any, number: int) -> None:
     }
     more = {"rank": _rank(), "f": facts, "torch": _torch()}
     for start in range(0, max(1, len(pids)), 256):
-        _events.facts(k="l", p=os.getpid(), l=number, w=pids[start : start + 256], **more)
+        events.facts(k="l", p=os.getpid(), l=number, w=pids[start : start + 256], **more)
         more = {}
 
 
