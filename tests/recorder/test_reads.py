@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import pairwise
 
@@ -10,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.plugins.recorder import watch
 from emulator.plugins.recorder.reads import Reduction, Tally, bin_top, is_data, quantiles_of
 from emulator.plugins.recorder.strace import Tracer
-from emulator.plugins.recorder.watch import Watch
 
 
 @given(st.integers(1, 2**47))
@@ -134,16 +135,35 @@ def test_what_is_not_data():
 
 
 def test_the_job_may_write_anything_into_the_pipe():
-    draw, watch = random.Random(1), Watch(traced=False)
+    draw, seen = random.Random(1), watch.Watch(traced=False)
     lines = [
         b'{"k":"s"}', b"[]", b"7", b"{" * 5000, b'{"k":"l","p":1,"l":0,"f":{"workers":-1},"w":[]}',
         b'{"k":"s","p":1,"l":0,"e":0,"i":0,"a":5,"g":1e999,"r":1,"s":1,"n":4}', b"\xff\xfe",
         b'{"k":"o","p":1,"f":7}', b'{"k":"u","p":"x"}', b'{"k":"lost","n":[]}',
     ]  # fmt: skip
     for _ in range(200):
-        watch.events(b"\n".join(draw.choices(lines, k=5)) + b"\n" + draw.randbytes(20))
-        watch.tracer.feed(b"\n".join(draw.choices(lines, k=3)) + draw.randbytes(20))
-    assert watch.found("here") == [] and watch.lost > 0
+        seen.events(b"\n".join(draw.choices(lines, k=5)) + b"\n" + draw.randbytes(20))
+        seen.tracer.feed(b"\n".join(draw.choices(lines, k=3)) + draw.randbytes(20))
+    assert seen.found("here") == [] and seen.lost > 0
+
+
+def test_loaders_that_a_job_makes_anew_for_each_epoch_do_not_count_their_process_again(monkeypatch):
+    """Without workers, each epoch of ten batches reads 1000 bytes in the process itself."""
+    read = 0
+    monkeypatch.setattr(watch, "usage", lambda process: {"calls": read, "storage": read})
+    seen = watch.Watch(traced=False)
+    tell = lambda **event: seen.events(json.dumps(event).encode() + b"\n")  # noqa: E731
+    tell(k="p", p=1, pp=0)
+    for loader in range(3):
+        tell(k="l", p=1, l=loader, rank=0, f={"batch_size": 4}, torch="", w=[])
+        for step in range(10):
+            read += 100
+            at = 10 * loader + step
+            tell(k="s", p=1, l=loader, e=0, i=step, n=4, r=0, a=at, g=at, s=step + 1, c=at)
+    seen.end_reads()
+    ((found, table),) = seen.found("here")
+    assert (found.epochs, found.steps, len(table)) == (3, 30, 30)
+    assert found.batch_storage_bytes == 100 and found.reads.call_bytes == 3000
 
 
 def test_quantiles_end_at_the_extremes():

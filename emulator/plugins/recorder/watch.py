@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.config.reader import build
 from emulator.errors import FeedrateError
@@ -101,14 +102,10 @@ class Watch:
         for line in lines:
             try:
                 event = json.loads(line)
-                self._event(event)
+                if handle := self._handlers.get(event["k"]):
+                    handle(event)
             except (ValueError, KeyError, TypeError, RecursionError, FeedrateError):
                 self.lost += 1
-
-    def _event(self, event: Mapping[str, Any]) -> None:
-        handle = self._handlers.get(event["k"])
-        if handle is not None:
-            handle(event)
 
     def _delivered(self, event: Mapping[str, Any]) -> None:
         seen = self._loader(_key(event))
@@ -129,13 +126,13 @@ class Watch:
         self.processes += event["k"] == "p"
         self.tracer.parents.setdefault(process, _number(event, "pp"))
         if event["k"] == "w":
-            self._begun[process] = _counters(event)
+            self._begun[process] = _counters_in(event)
             self._add_maps(process, self._group(process))
         self._watch_counters(process)
 
     def _worker_ended(self, event: Mapping[str, Any]) -> None:
         process = _number(event, "p")
-        self._used[process] = _counters(event)
+        self._used[process] = _counters_in(event)
         self._alive.discard(process)
 
     def _file_opened(self, event: Mapping[str, Any]) -> None:
@@ -230,61 +227,63 @@ class Watch:
 
         Loaders of a process that have the same settings count as one.
         """
-        self._give_reads_of_main()
+        alike: dict[tuple[int, Settings], list[Key]] = {}
+        tracks: dict[int, list[Track]] = {}
         for key, seen in self.loaders.items():
             if seen.settings.marked:
                 seen.settings = self._read_ahead(key, seen)
-        alike: dict[tuple[int, Settings], list[Key]] = {}
-        for key, seen in self.loaders.items():
+            if not self.traced and not seen.settings.workers:
+                self.reduction.move(key[0], key)  # the opened files of a process are its first such loader's
             if seen.track.rows:
                 alike.setdefault((key[0], seen.settings), []).append(key)
-        taken = {
-            process: batches_taken(seen.track for key, seen in self.loaders.items() if key[0] == process)
-            for process, _ in alike
-        }
-        delivered = []
-        for (process, settings), keys in alike.items():
-            first, *others = keys
-            for other in others:
-                self.reduction.move(other, first)
-            tracks = [self.loaders[key].track for key in keys]
-            table = joined([track.table(self.traced_until, taken[process]) for track in tracks])
-            steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
-            got, requested = np.sum([track.read for track in tracks], 0).tolist()
-            counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
-            free, made = used, batches
-            if batches > requested:  # exclude the cost of tracing
-                free, made = _since(counters, used), batches - requested
-            call_bytes = free["calls"] / made if batches > requested and "calls" in free else None
-            if settings.marked:
-                counted, calls = self.loaders[first].called
-                call_bytes = calls / counted if counted >= FEW else None
-            loader = Loader(
-                rank=tracks[0].rank,
-                host=host,
-                process=process,
-                settings=settings,
-                torch=self.loaders[first].torch,
-                accelerator=self.accelerators.get(process, ""),
-                epochs=sum(len(track.delivered) for track in tracks),
-                steps=steps,
-                samples=sum(track.samples for track in tracks),
-                batch_samples=float(table["samples"].mean()),
-                read_steps=got,
-                ahead=requested / got if got else 1.0,
-                others=float(np.median(table["others"])),
-                step_cpu_seconds=step_cpu(table),
-                batch_cpu_seconds=free.get("ticks", 0) / made / os.sysconf("SC_CLK_TCK")
-                if settings.workers
-                else sum(self.loaders[key].worked for key in keys)
-                / 1e9
-                / max(1, sum(self.loaders[key].untraced for key in keys)),
-                batch_call_bytes=call_bytes,
-                batch_storage_bytes=free["storage"] / made if made and "storage" in free else None,
-                reads=self.reduction.seen(first, counters, not self.traced),
-            )
-            delivered.append((loader, table))
-        return delivered
+                tracks.setdefault(key[0], []).append(seen.track)
+        taken = {process: batches_taken(of_process) for process, of_process in tracks.items()}
+        return [self._found(host, keys, taken[process]) for (process, _), keys in alike.items()]
+
+    def _found(self, host: str, keys: Sequence[Key], taken: NDArray[np.int64]) -> tuple[Loader, Table]:
+        """Return the loaders `keys`, which count as one, and their steps; `taken`: of `batches_taken`."""
+        first, *others = keys
+        for other in others:
+            self.reduction.move(other, first)
+        process, settings = first[0], self.loaders[first].settings
+        tracks = [self.loaders[key].track for key in keys]
+        table = joined([track.table(self.traced_until, taken) for track in tracks])
+        steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
+        got, requested = np.sum([track.read for track in tracks], 0).tolist()
+        counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
+        call_bytes = None
+        if batches > requested:  # exclude the cost of tracing
+            used, batches = _since(counters, used), batches - requested
+            call_bytes = used["calls"] / batches if "calls" in used else None
+        if settings.marked:
+            counted, calls = self.loaders[first].called
+            call_bytes = calls / counted if counted >= FEW else None
+        if settings.workers:
+            batch_cpu = used.get("ticks", 0) / os.sysconf("SC_CLK_TCK") / batches
+        else:
+            made = sum(self.loaders[key].untraced for key in keys)
+            batch_cpu = sum(self.loaders[key].worked for key in keys) / 1e9 / max(1, made)
+        loader = Loader(
+            rank=tracks[0].rank,
+            host=host,
+            process=process,
+            settings=settings,
+            torch=self.loaders[first].torch,
+            accelerator=self.accelerators.get(process, ""),
+            epochs=sum(len(track.delivered) for track in tracks),
+            steps=steps,
+            samples=sum(track.samples for track in tracks),
+            batch_samples=float(table["samples"].mean()),
+            read_steps=got,
+            ahead=requested / got if got else 1.0,
+            others=float(np.median(table["others"])),
+            step_cpu_seconds=step_cpu(table),
+            batch_cpu_seconds=batch_cpu,
+            batch_call_bytes=call_bytes,
+            batch_storage_bytes=used["storage"] / batches if "storage" in used else None,
+            reads=self.reduction.seen(first, counters, not self.traced),
+        )
+        return loader, table
 
     def _read_ahead(self, key: Key, seen: _Seen) -> Settings:
         """Return the settings of a job that marks its steps, with its reader threads as workers."""
@@ -303,33 +302,20 @@ class Watch:
         ]
         return sorted({path for group in groups for path in group.paths.values()})
 
-    def _give_reads_of_main(self) -> None:
-        """Without a tracer, assign the opened files of a process to its first loader without workers."""
-        if self.traced:
-            return
-        inside: dict[int, list[Key]] = {}
-        for key, seen in self.loaders.items():
-            if not seen.settings.workers:
-                inside.setdefault(key[0], []).append(key)
-        for process, keys in inside.items():
-            self.reduction.move(process, keys[0])
+    def _counters(self, keys: Sequence[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
+        """Return the counters `used` of the workers of the loaders `keys`, since the start of each worker.
 
-    def _counters(self, keys: list[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
-        """Return the sum of the counters `used` since the start of the processes of the loaders `keys`."""
+        Without workers, return those of their process since the first of them was seen; empty if the process
+        has other loaders without workers.
+        """
+        process, first = keys[0][0], self.loaders[keys[0]]
         total: Counter[str] = Counter()
-        for key in keys:
-            seen = self.loaders[key]
-            parts = [_since(self._begun.get(one, {}), used.get(one, {})) for one in seen.workers]
-            if seen.settings.marked or not seen.settings.workers:
-                alone = sum(
-                    other[0] == key[0] and not self.loaders[other].settings.workers for other in self.loaders
-                )
-                now = used.get(key[0], {})
-                shared = alone > len(keys)
-                parts = [] if shared else [_since(seen.base, now)]
-            for part in parts:
-                total.update(part)
-        return total
+        if first.settings.workers and not first.settings.marked:
+            for worker in (worker for key in keys for worker in self.loaders[key].workers):
+                total.update(_since(self._begun.get(worker, {}), used.get(worker, {})))
+            return total
+        inside = sum(key[0] == process and not seen.settings.workers for key, seen in self.loaders.items())
+        return {} if inside > len(keys) else _since(first.base, used.get(process, {}))
 
     def rest(self) -> Reads:
         """Return the reads for no DataLoader."""
@@ -374,7 +360,7 @@ def _number(event: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _counters(event: Mapping[str, Any]) -> dict[str, int]:
+def _counters_in(event: Mapping[str, Any]) -> dict[str, int]:
     """Return the counters of a process from an event."""
     return {name: _number(event, name) for name in ("calls", "storage", "faults", "ticks") if name in event}
 
