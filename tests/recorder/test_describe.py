@@ -139,6 +139,7 @@ def test_it_is_said_from_how_many_processes_on_the_job_is_slower_than_its_replay
     told = of_loader(loader, STEP, ranks, cores=8)
     assert any(f"with more than {most} on 8" in line and f"{took} of them" in line for line in told)
     assert any("such as gradients" in line for line in told) == (ranks == 1)
+    assert not any("cores" in line for line in of_loader(loader, STEP, ranks)), "of an unknown number"
 
 
 def test_parts_that_are_read_with_o_direct_are_replayed_so():

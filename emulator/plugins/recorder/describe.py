@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 from statistics import fmean
 
@@ -46,24 +47,19 @@ def main_loader(observation: Observation) -> Loader | None:
     alike = main_loaders(observation)
     if not alike:
         return None
-    reads = alike[0].reads
-    for other in alike[1:]:
-        reads = reads.plus(other.reads)
-    first = alike[0]
+    steps = sum(one.seen_steps for one in alike)
     return replace(
-        first,
+        alike[0],
         epochs=max(one.epochs for one in alike),
         steps=sum(one.steps for one in alike),
         samples=sum(one.samples for one in alike),
-        read_steps=sum(one.seen_steps for one in alike),
-        ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
-        if first.samples
-        else 1.0,
-        step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
-        batch_cpu_seconds=sum(one.batch_cpu_seconds for one in alike) / len(alike),
+        read_steps=steps,
+        ahead=sum(one.asked_batches for one in alike) / steps if steps else 1.0,
+        step_cpu_seconds=fmean(one.step_cpu_seconds for one in alike),
+        batch_cpu_seconds=fmean(one.batch_cpu_seconds for one in alike),
         batch_call_bytes=_mean([one.batch_call_bytes for one in alike]),
         batch_storage_bytes=_mean([one.batch_storage_bytes for one in alike]),
-        reads=reads,
+        reads=reduce(Reads.plus, (one.reads for one in alike)),
     )
 
 
@@ -195,22 +191,8 @@ def of_loader(
 
     `cores` are those of the host, 0 if unknown; `buffered` is that of AccessSpec.
     """
-    settings, reads = loader.settings, loader.reads
-    facts = []
-    # Workers also page in libraries, which are not data.
-    more = (reads.storage_bytes or 0) - OWN_BYTES * max(1, settings.workers) * ranks
-    fetched = more / reads.bytes if reads.bytes and not reads.mapped else 0.0
-    if fetched > _READ_AHEAD:
-        line = (
-            f"at least {fetched:.3g} times the bytes that were asked for came from storage: the kernel reads "
-            "ahead, as it does for a replay"
-        )
-        if not buffered:
-            line += (
-                " with --loader torch; --loader direct reads nothing ahead, and where storage is the limit "
-                "it can be faster by as much"
-            )
-        facts.append(line)
+    settings = loader.settings
+    facts = _read_ahead_words(loader, ranks, buffered)
     if loader.others:
         facts.append(
             f"between two batches the job takes {loader.others:g} of another DataLoader: a step of the "
@@ -236,19 +218,42 @@ def of_loader(
             "record with as many on a host as you will replay"
         )
     if loader.cpu_seconds:
-        line = (
-            f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading, "
-            "which a replay does not spend"
-        )
-        fit = cores * step.seconds / loader.cpu_seconds if cores else math.inf
-        most = max(ranks, math.floor(fit))
-        if most <= _MOST_PROCESSES:
-            line += (
-                f": with more than {most} process{'es' if most > 1 else ''} on {cores} cores the job is "
-                f"slower than its replay (flag job-cpu); {ranks} took {ranks / fit:.0%} of them"
-            )
-        facts.append(line)
+        facts.append(_cpu_words(loader, step, ranks, cores))
     return facts
+
+
+def _read_ahead_words(loader: Loader, ranks: int, buffered: bool) -> list[str]:
+    reads = loader.reads
+    # Workers also page in libraries, which are not data.
+    more = (reads.storage_bytes or 0) - OWN_BYTES * max(1, loader.settings.workers) * ranks
+    fetched = more / reads.bytes if reads.bytes and not reads.mapped else 0.0
+    if fetched <= _READ_AHEAD:
+        return []
+    line = (
+        f"at least {fetched:.3g} times the bytes that were asked for came from storage: the kernel reads "
+        "ahead, as it does for a replay"
+    )
+    if not buffered:
+        line += (
+            " with --loader torch; --loader direct reads nothing ahead, and where storage is the limit "
+            "it can be faster by as much"
+        )
+    return [line]
+
+
+def _cpu_words(loader: Loader, step: StepTime, ranks: int, cores: int) -> str:
+    line = (
+        f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading, "
+        "which a replay does not spend"
+    )
+    fit = cores * step.seconds / loader.cpu_seconds
+    most = max(ranks, math.floor(fit))
+    if cores and most <= _MOST_PROCESSES:
+        line += (
+            f": with more than {most} process{'es' if most > 1 else ''} on {cores} cores the job is "
+            f"slower than its replay (flag job-cpu); {ranks} took {ranks / fit:.0%} of them"
+        )
+    return line
 
 
 def step_words(step: StepTime) -> str:
