@@ -32,7 +32,7 @@ def recording(
     """
     from emulator.plugins.recorder.cli import lines
     from emulator.plugins.recorder.job import prepare, write
-    from emulator.plugins.recorder.session import inside
+    from emulator.plugins.recorder.session import Ran, inside
     from emulator.plugins.recorder.watch import Watch
 
     folder = Path(out)
@@ -43,5 +43,5 @@ def recording(
             yield
     finally:
         why = "recorded from within the process"
-        written = write(folder, watch, None, why=why, warmup=warmup)
+        written = write(folder, watch, Ran(status=0, stopped=False), why=why, warmup=warmup)
         sys.stderr.write("\n".join(lines(written)) + "\n")

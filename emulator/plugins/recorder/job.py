@@ -15,6 +15,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from emulator.files import write_whole, written_by
 from emulator.launch.launched import claims
 from emulator.plugins.recorder.describe import Described, describe, main_loader, reading_seconds
 from emulator.plugins.recorder.observation import Observation
+from emulator.plugins.recorder.reads import Reads
 from emulator.plugins.recorder.session import Ran
 from emulator.plugins.recorder.steps import (
     SEEN,
@@ -94,7 +96,7 @@ def prepare(folder: Path, force: bool) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int) -> Written:
+def write(folder: Path, watch: Watch, ran: Ran, *, why: str, warmup: int) -> Written:
     """Write the recording of `watch`. Raises StorageError, SpecError."""
     pairs = watch.found(socket.gethostname())
     loaders, tables = tuple(loader for loader, _ in pairs), [table for _, table in pairs]
@@ -111,10 +113,10 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
         created=utc_now(),
         how="strace" if watch.traced else "python",
         why=why,
-        status=ran.status if ran else 0,
+        status=ran.status,
         machine=describe_machine(),
         processes=watch.processes,
-        complete=not (ran and (ran.status or ran.stopped)),
+        complete=not (ran.status or ran.stopped),
         notes=tuple(notes),
         loaders=loaders,
         rest=watch.rest(),
@@ -122,10 +124,10 @@ def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int)
         step_seconds=from_batch_to_batch(most[most["traced"] == 0]),
         names=watch.reduction.names or {},
     )
-    return put(folder, seen, tables, warmup)
+    return _put(folder, seen, tables, warmup)
 
 
-def put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -> Written:
+def _put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -> Written:
     """Write `seen` and its steps into the folder, merged with those of other ranks."""
     rank, size = several()
     if size == 1:
@@ -159,14 +161,10 @@ def _locked(folder: Path) -> Iterator[None]:
 def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], warmup: int) -> Written:
     loaders = [loader for one, _ in parts for loader in one.loaders]
     tables = [table for _, of_part in parts for table in of_part]
-    first = parts[0][0]
-    rest = first.rest
-    for one, _ in parts[1:]:
-        rest = rest.plus(one.rest)
     merged = replace(
-        first,
+        parts[0][0],
         loaders=tuple(loaders),
-        rest=rest,
+        rest=reduce(Reads.plus, (one.rest for one, _ in parts)),
         status=next((one.status for one, _ in parts if one.status), 0),
         processes=sum(one.processes for one, _ in parts),
         complete=all(one.complete for one, _ in parts),

@@ -42,7 +42,7 @@ from emulator.plugins.recorder.job import (
 )
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.pattern import pattern_of
-from emulator.plugins.recorder.reads import Reduction
+from emulator.plugins.recorder.reads import Reads, Reduction
 from emulator.plugins.recorder.steps import SEEN, StepTime, Table, step_time
 from emulator.record.machine import utc_now
 from emulator.units import show_bytes, show_seconds
@@ -117,29 +117,35 @@ class _Bounded:
 
 def _events(tokens: Iterable[tuple[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects in the root's array, or in the array `traceEvents` of the root's object."""
-    # Not ijson.items: its path to a value grows with the depth, without a bound.
-    depth, within, key = 0, -1, ""  # within: the depth of events
+    within, key = -1, ""  # within: the depth of events, once their array has begun
     event: dict[str, Any] = {}
-    for kind, value in tokens:
-        if kind.startswith("start"):
-            if within < 0 and kind == "start_array" and (not depth or (depth == 1 and key == "traceEvents")):
-                within = depth + 1
-            elif depth == within:
-                event = {}
-            depth += 1
-            if depth > _DEPTH:
-                raise SpecError(f"{path}: an event is nested too deep", "it is no profiler's trace")
-        elif kind.startswith("end"):
-            depth -= 1
-            if depth == within and kind == "end_map":
-                yield event
-            if depth == within - 1:
-                return
-        elif kind == "map_key":
+    for depth, kind, value in _levels(tokens, path):
+        if kind == "map_key":
             key = value
-        elif depth == within + 1:
+        elif within < 0:
+            if kind == "start_array" and (not depth or (depth == 1 and key == "traceEvents")):
+                within = depth + 1
+        elif depth < within:
+            return
+        elif depth == within and kind == "start_map":
+            event = {}
+        elif depth == within and kind == "end_map":
+            yield event
+        elif depth == within + 1 and value is not None:
             event[key] = value
     raise SpecError(f"{path} is no trace of PyTorch's profiler", "export_chrome_trace writes one")
+
+
+def _levels(tokens: Iterable[tuple[str, Any]], path: Path) -> Iterator[tuple[int, str, Any]]:
+    """Yield tokens with the number of arrays and objects around them. Raises SpecError for too many."""
+    # Not ijson.items: its path to a value grows with the depth, without a bound.
+    depth = 0
+    for kind, value in tokens:
+        depth -= kind.startswith("end")
+        yield depth, kind, value
+        depth += kind.startswith("start")
+        if depth > _DEPTH:
+            raise SpecError(f"{path}: an event is nested too deep", "it is no profiler's trace")
 
 
 def _number(event: Mapping[str, Any], name: str) -> float:
@@ -200,7 +206,7 @@ def _import_chrome(path: Path, out: Path, workload: str, force: bool) -> None:
         notes=tuple(notes),
         loaders=(
             Loader(rank=0, host="", process=0, settings=Settings(), epochs=1, steps=len(table), samples=0,
-                   reads=Reduction().seen("", {}, True)),
+                   reads=Reads(sizes_only=True)),
         ),
         step=step,
     )  # fmt: skip
