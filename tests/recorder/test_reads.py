@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.plugins.recorder import watch
-from emulator.plugins.recorder.reads import Reduction, Tally, bin_top, is_data, quantiles_of
+from emulator.plugins.recorder.reads import Reduction, Tally, bin_top, is_data, size_quantiles
 from emulator.plugins.recorder.strace import Tracer
 
 
@@ -167,6 +167,6 @@ def test_loaders_that_a_job_makes_anew_for_each_epoch_do_not_count_their_process
 
 
 def test_quantiles_end_at_the_extremes():
-    assert quantiles_of(np.array([5, 1, 9, 7])) == (1, 5, 7, 9), "few sizes are kept as they are"
-    found = quantiles_of(np.arange(1000))
+    assert size_quantiles(np.array([5, 1, 9, 7])) == (1, 5, 7, 9), "few sizes are kept as they are"
+    found = size_quantiles(np.arange(1000))
     assert (found[0], found[-1], len(found), list(found)) == (0, 999, 257, sorted(found))

@@ -195,7 +195,7 @@ class Reads:
         return Reads(**total)
 
 
-def quantiles_of(sizes: NDArray[np.int64]) -> tuple[int, ...]:
+def size_quantiles(sizes: NDArray[np.int64]) -> tuple[int, ...]:
     """Return `sizes`, ascending; of more than 257 their quantiles 0, 1/256 ... 1."""
     if len(sizes) <= _QUANTILES:
         return tuple(np.sort(sizes).tolist())
@@ -207,13 +207,13 @@ def _pooled(parts: Iterable[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
     """Return the sizes of all parts pooled. A part is (its `Reads.sizes`, number of files)."""
     known = [(sizes, count) for sizes, count in parts if sizes]
     if all(len(sizes) == count for sizes, count in known):
-        return quantiles_of(np.array([size for sizes, _ in known for size in sizes], np.int64))
+        return size_quantiles(np.array([size for sizes, _ in known for size in sizes], np.int64))
     most = max((count for _, count in known), default=0)
     grid = [
         np.interp(np.linspace(0, 1, max(2, round(4096 * count / most))), np.linspace(0, 1, len(sizes)), sizes)
         for sizes, count in known
     ]
-    return quantiles_of(np.concatenate(grid).astype(np.int64)) if grid else ()
+    return size_quantiles(np.concatenate(grid).astype(np.int64)) if grid else ()
 
 
 class _File(NamedTuple):
@@ -247,15 +247,12 @@ class _Group:
         handle.run = 0
 
     def merge(self, other: _Group) -> None:
-        for mine, others in (
-            (self.totals, other.totals),
-            (self.devices, other.devices),
-            (self.readers, other.readers),
-        ):
-            mine.update(others)  # type: ignore[arg-type]
+        self.totals.update(other.totals)
         self.call_seconds += other.call_seconds
         self.files |= other.files
         self.paths |= other.paths
+        self.devices.update(other.devices)
+        self.readers.update(other.readers)
         self.requests.merge(other.requests)
         self.heads.merge(other.heads)
         self.runs.merge(other.runs)
@@ -316,12 +313,11 @@ class Reduction:
         entry = self._files.get(digest)
         if entry is None:
             size, device = _size_and_device(os.fsdecode(path))
+            entry = _File(len(self._files) if size >= 0 else -1, size, device)
             if len(self._files) < MOST_FILES:
-                entry = _File(len(self._files) if size >= 0 else -1, size, device)
                 self._files[digest] = entry
             else:
                 self.uncounted += size >= 0
-                entry = _File(MOST_FILES if size >= 0 else -1, size, device)
         return entry if entry.number >= 0 else None
 
     def known(self, path: bytes, size: int) -> None:
@@ -445,20 +441,20 @@ class Reduction:
             handle.group.end_run(handle)
         group = self.groups.get(key) or _Group()
         sizes = np.fromiter(group.files.values(), np.int64, len(group.files))
-        runs = group.runs.pieces()
-        followed_files, followed_bytes, backward = _followed(group.places, runs.typical())
+        runs, places = group.runs.pieces(), np.array(group.places, np.int64).reshape(-1, 4)
+        followed_files, backward = _followed(places, runs.typical())
         return Reads(
             **group.totals,
             files=len(group.files),
             files_bytes=int(sizes.sum()),
-            sizes=quantiles_of(sizes),
+            sizes=size_quantiles(sizes),
             requests=group.requests.pieces(),
             heads=group.heads.pieces(),
             runs=runs,
             followed_files=followed_files,
-            followed_bytes=followed_bytes,
+            followed_bytes=int(places[:, 3].sum()),
             backward=backward,
-            index_bytes=_index_bytes(group.places),
+            index_bytes=_index_bytes(places),
             resident=group.resident / group.pages if group.pages else 0.0,
             call_bytes=usage.get("calls"),
             storage_bytes=usage.get("storage"),
@@ -483,24 +479,21 @@ def _size_and_device(path: str) -> tuple[int, int]:
     return -1, 0
 
 
-def _followed(places: array[int], typical: float) -> tuple[int, int, int]:
-    """Return (process-file pairs with large runs, bytes of all runs, backward moves).
+def _followed(runs: NDArray[np.int64], typical: float) -> tuple[int, int]:
+    """Return (process-file pairs with large runs, backward moves among these).
 
-    Runs below half the typical size are headers and indexes, which libraries read again. They do not show the
-    order of samples, so pairs and backward moves leave them out.
+    `runs` has a row for each run, as `_Group.places`. Runs below half the typical size are headers and
+    indexes, which libraries read again: they do not show the order of samples.
     """
-    runs = np.array(places, np.int64).reshape(-1, 4)
     large = runs[2 * runs[:, 3] >= typical]
     by_file = large[np.lexsort((large[:, 1], large[:, 0]))]  # stable: in the order of reading
     same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
     back = same & (by_file[1:, 2] < by_file[:-1, 2])
-    pairs = len(by_file) - int(same.sum())
-    return pairs, int(runs[:, 3].sum()), int(back.sum())
+    return len(by_file) - int(same.sum()), int(back.sum())
 
 
-def _index_bytes(places: array[int]) -> int:
+def _index_bytes(runs: NDArray[np.int64]) -> int:
     """Return the bytes of the runs that begin in pages where many more begin than in others of their file."""
-    runs = np.array(places, np.int64).reshape(-1, 4)
     begin = runs[:, 1:3] // (1, BLOCK_BYTES)
     where, which, counts = np.unique(begin, axis=0, return_inverse=True, return_counts=True)
     if not len(where):

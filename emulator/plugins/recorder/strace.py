@@ -147,14 +147,11 @@ class Tracer:
                 facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
                 found = int(facts["Tgid"])
                 self.strace = self.strace or int(facts["TracerPid"])
-                self._started(found, int(facts["PPid"]))
+                if len(self.parents) < _MOST_PROCESSES:
+                    self.parents.setdefault(found, int(facts["PPid"]))
             if len(self._process) < _MOST_PROCESSES:
                 self._process[thread] = found
         return found
-
-    def _started(self, process: int, parent: int) -> None:
-        if len(self.parents) < _MOST_PROCESSES and process != parent:
-            self.parents.setdefault(process, parent)
 
     def _key(self, process: int) -> object:
         return self._group(process) if process not in self._reading else (process, self._reading[process])
