@@ -43,8 +43,7 @@ from emulator.units import show_bytes
 _SECONDS = 10.0
 _FEW_STEPS, _MOST_STEPS = 10, 2000
 _COLD, _WARM = 0.9, 0.1
-"""Shares of the read bytes that came from storage: from the first one on a cold replay is like the job, up to
-the second one a warm one is."""
+"""Share of the job's bytes that came from storage: least for a cold replay, and most for a warm one."""
 _BYTES_DIFFER = 0.1
 
 

@@ -26,23 +26,23 @@ WHOLE = 0.95
 OWN_BYTES = 20e6
 """Most bytes that a worker process reads from PyTorch's libraries."""
 _OWN_INDEX = 0.02
-"""Share of bytes in indexes that is reported."""
+"""Share of the bytes that are indexes, from which it is reported."""
 _MOST_PIECES = 4096
 _MOST_BLOCK = 16 * 2**20
 _SIGMAS = 3.0
-"""Standard deviations from a random order, from which reads are not random."""
+"""Standard deviations by which the backward moves of a random order may be fewer than expected."""
 _IN_ORDER = 0.2
-"""Most moves backward of reads in order, as a share of those of random reads."""
+"""Most backward moves of sequential reads, as a share of those expected in random order."""
 _FILLED = 1.05
-"""Bytes of the first batches, relative to later ones, above which they filled a buffer."""
+"""Bytes of a batch at first, relative to later ones, above which the job filled a buffer."""
 _SEVERAL = 1.5
-"""Samples per file, or per run, from which it has several."""
+"""Samples per file, or per run, from which it counts as having several."""
 _PAGE = 4096
 _TOUCHED = 0.8
-"""Least bytes from storage per byte of the samples, if a job reads all of a mapped sample."""
+"""Fewest bytes from storage, per byte of the samples, if a job reads mapped samples whole."""
 _SIDE = 0.02
-"""Largest size of a side file, such as an index, relative to the file with the median byte; and of all side
-files, relative to all files."""
+"""Side files, such as an index, are smaller than this share of the file that holds the median byte. Together
+they hold at most this share of all bytes."""
 _FEW_RUNS = 6
 """Fewest moves between runs of samples that show their order."""
 _FEW_MOVES = 12
@@ -80,7 +80,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """The amount of bytes that were read."""
+    """The bytes that were read, in runs and requests."""
 
     total: float
     run: float
@@ -98,7 +98,7 @@ class Demand:
     samples: float
     """Approximate number of samples behind the reads."""
     different: float
-    """Approximate number of different ones."""
+    """Approximate number of distinct samples among them."""
     length: int
     """Samples of the dataset; 0 if unknown."""
 
@@ -373,8 +373,9 @@ def layout_of(
     whole = reads.visit_bytes >= WHOLE * reads.visit_size and not amount.mapped
     own = whole and not reads.sizes_only and reads.visits > 0.9 * demand.samples / loader.ahead
     own &= settings.sampler in ("iterable", "custom", "WeightedRandomSampler") or files > 0.5 * different
-    if different / files < _SEVERAL or own:
-        together = files / different if different / files < _SEVERAL else reads.visits / demand.samples
+    one = different / files < _SEVERAL
+    if one or own:
+        together = files / different if one else reads.visits / demand.samples
         return Layout(
             files=files, samples_per_file=1, files_per_sample=max(1, round(together)), whole=whole, own=own
         )

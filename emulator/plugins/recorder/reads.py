@@ -34,7 +34,7 @@ _MOST_PAGES = 2**20
 _MOST_RUNS = 2**18
 """Most runs per group whose offsets are kept, 32 bytes each."""
 _INDEX = 3
-"""Reads of a page, relative to the median page of its file, from which it is an index, not a sample."""
+"""A page that is read so many times as often as the median page of its file is an index, not a sample."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 _QUANTILES = 257

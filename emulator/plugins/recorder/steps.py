@@ -47,7 +47,7 @@ _SETTLE = 2
 _SMALL = 0.02
 """Largest share of a step for taking a batch that was ready."""
 _BUSY = 0.5
-"""Largest share of the time with reads under way, for the step time of a job that marks its steps."""
+"""Share of the time with reads under way, above which a job that marks its steps has only a bound."""
 _DEAR = 0.2
 """Largest share of a step for taking a batch that was ready, if it is unknown which ones were. Those count as
 ready that took at most twice as long as the quickest tenth."""
@@ -71,7 +71,7 @@ class StepTime:
     waited: float
     """Share of the recorded time in which the job waited for a batch."""
     traced: bool = False
-    """True if too few steps came after tracing, so that these are longer than the job's."""
+    """True if traced steps are in the mean, which take longer, because too few came after tracing."""
     in_flight: int = 1
     """Steps from one wait of the host for its accelerator to the next, while it runs ahead."""
     in_turn: bool = False
