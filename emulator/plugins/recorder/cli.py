@@ -126,10 +126,24 @@ def check_lines(written: Written) -> list[str]:
     return report
 
 
-def _seen(loader: Loader) -> str:
-    """Return text on the steps whose reads were recorded; empty for all steps."""
-    read = loader.seen_steps
-    return f", reads of the first {read}" if read < loader.steps else ""
+def _loader_lines(seen: Observation, loader: Loader) -> list[str]:
+    """Return lines on the DataLoader that reads most, and on those beside it."""
+    settings, read, ranks = loader.settings, loader.seen_steps, len(main_loaders(seen))
+    kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"
+    what = f"DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, {kind}"
+    if settings.marked:
+        what = f"steps of {settings.batch_size} samples, as the job marks them"
+    first = f", reads of the first {read}" if read < loader.steps else ""
+    together = f"; {ranks} ranks together, whose files count for each" if ranks > 1 else ""
+    others = [other for other in seen.loaders if other.settings != settings]
+    return [
+        f"  {what}; {loader.steps} steps{first}: {reads_words(loader.reads)}{together}",
+        *(
+            f"  beside it: batch size {other.settings.batch_size}, {other.steps} steps: "
+            f"{reads_words(other.reads)}"
+            for other in others[:10]
+        ),
+    ]
 
 
 def lines(written: Written) -> list[str]:
@@ -145,23 +159,7 @@ def lines(written: Written) -> list[str]:
         used = "was used" if seen.processes else "could be seen"
         report.append(f"  no DataLoader of PyTorch {used}; all processes: {reads_words(seen.rest)}")
     else:
-        settings = loader.settings
-        kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"
-        ranks = len(main_loaders(seen))
-        what = f"DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, "
-        what += kind
-        if settings.marked:
-            what = f"steps of {settings.batch_size} samples, as the job marks them"
-        report.append(
-            f"  {what}; {loader.steps} steps{_seen(loader)}: {reads_words(loader.reads)}"
-            + (f"; {ranks} ranks together, whose files count for each" if ranks > 1 else "")
-        )
-        others = [other for other in seen.loaders if other.settings != settings]
-        for other in others[:10]:
-            report.append(
-                f"  beside it: batch size {other.settings.batch_size}, {other.steps} steps: "
-                f"{reads_words(other.reads)}"
-            )
+        report += _loader_lines(seen, loader)
     told = written.described.told if written.described else ()
     report += [f"  {line}" for line in (*told, *seen.notes)]
     if seen.step is not None:
