@@ -139,6 +139,9 @@ def test_a_lone_request_beside_a_neighbour_shows_no_capacity_left():
     assert storage_limit(found, model.probes(128 * KIB), reading).kind == "latency"
     flag = Flag(name="neighbour", value=0.5, threshold=0.025, sentence="")
     assert storage_limit(replace(found, flags=(flag,)), model.probes(128 * KIB), reading) is None
+    for harmless in (replace(flag, value=0.1), replace(flag, name="client")):
+        beside = replace(found, flags=(harmless,))
+        assert storage_limit(beside, model.probes(128 * KIB), reading).kind == "latency"
 
 
 def test_a_rate_that_grew_with_requests_in_flight_is_no_bandwidth():

@@ -208,6 +208,13 @@ def wanted(name: str, block: int = 4096) -> Wanted:
     return Wanted(name, size, requests, whole=False)
 
 
+def test_pages_in_the_page_cache_are_counted(folder: Path) -> None:
+    with (folder / "pages").open("w+b", buffering=0) as file:
+        os.pwrite(file.fileno(), bytes(4096), 4096)
+        file.truncate(4 * 4096)  # no page of the rest was ever written or read
+        assert resident_pages(file.fileno(), 0, 4 * 4096) == (4, 1)
+
+
 @pytest.mark.parametrize("cache", ["cold", "warm"])
 def test_a_mapped_file_is_read_like_any_other(folder: Path, cache: Literal["cold", "warm"]) -> None:
     if cache == "cold":

@@ -85,6 +85,20 @@ def test_what_trainings_were_fed_the_storage_feeds():
 
 
 @pytest.mark.parametrize(
+    ("ranks", "rate", "part"),
+    [
+        ((3,), 3.0, "feeds 3 of them."),
+        ((3, 6), 3.5, "feeds 3 to 5 of them."),
+        ((4,), 1.0, "feeds fewer than 4 of"),
+    ],
+)
+def test_trainings_are_fed_up_to_the_count_below_the_one_that_starved(ranks, rate, part):
+    trained = result([point(count, rate * DEMAND) for count in ranks])
+    lines = answer_lines(QUESTION, Answer(storage=plain_sweep(), pytorch=trained), cores=2, hosts=1)
+    assert f"PyTorch on this client {part}" in lines[1].says
+
+
+@pytest.mark.parametrize(
     ("workload", "one", "two"),
     [
         ("unet3d-v100", "1 V100 32 GB (", "2 V100s 32 GB ("),
