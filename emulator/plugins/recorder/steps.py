@@ -187,7 +187,8 @@ def joined(tables: Sequence[Table]) -> Table:
 
 def _complete(table: Table) -> Table:
     """Return the steps after which the job requested another batch."""
-    return table[~np.isnan(table["between"])]
+    followed: Table = table[~np.isnan(table["between"])]
+    return followed
 
 
 def _cycles(table: Table) -> NDArray[np.float64]:
