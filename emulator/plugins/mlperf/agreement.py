@@ -26,7 +26,7 @@ from emulator.plugins.mlperf.figures import Figures
 from emulator.plugins.mlperf.logs import Block, block_seconds, epoch_seconds
 from emulator.plugins.mlperf.rules import VERSIONS
 from emulator.plugins.mlperf.summary import GIB, MIB, Machines, PublishedTraining
-from emulator.plugins.mlperf.tree import RunFolder
+from emulator.plugins.mlperf.tree import RunFolder, stats_file
 from emulator.plugins.mlperf.workload import USED
 from emulator.record.result import Checkpoint, Flag
 
@@ -214,11 +214,10 @@ def _of_catalogue(run: RunFolder, spec: Workload) -> Iterator[str]:
 def _missing(run: RunFolder, ranks: int, logs: bool = True) -> Iterator[str]:
     """Yield sentences on missing documents and keys. v1.0's logs were rarely published."""
     missing = [name for name in ("config.yaml", "hydra.yaml", "overrides.yaml") if name not in run.configs]
-    if run.layout == "v1.0":
-        expected = {"per_epoch_stats.json"} - ({"per_epoch_stats.json"} if "" in run.epochs else set())
-    else:
-        expected = {f"{rank}_per_epoch_stats.json" for rank in range(ranks) if str(rank) not in run.epochs}
-        missing += ["*_metadata.json"] * (not run.metadata)
+    of_ranks = [""] if run.layout == "v1.0" else [str(rank) for rank in range(ranks)]
+    expected = {stats_file(rank) for rank in of_ranks if rank not in run.epochs}
+    if run.layout != "v1.0" and not run.metadata:
+        missing.append("*_metadata.json")
     if logs and (run.logs or run.layout == "v2.0"):
         expected |= {f"{rank}_output.json" for rank in range(ranks) if str(rank) not in run.logs}
     missing += sorted(expected)
@@ -282,8 +281,12 @@ def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
             yield f"the folder's name is {folder}, but summary.json has the start {machines.start}"
         if off := next((name for name in run.metadata if _NAMED.search(name) and folder not in name), ""):
             yield f"{off} is of another run than {folder}"
-    of_rank_0 = run.epochs.get("0", run.epochs.get("", {})).values()
-    parts = [part for epoch in of_rank_0 for part in (epoch, *epoch.values()) if isinstance(part, Mapping)]
+    parts = [
+        part
+        for epoch in run.first_epochs.values()
+        for part in (epoch, *epoch.values())
+        if isinstance(part, Mapping)
+    ]
     first = min(filter(None, (moment(part.get("start")) for part in parts)), default=None)
     # Rank 0 writes the summary, so both times are from one clock.
     if first and not -1 <= (first - start).total_seconds() <= 60 * _WINDOW:
@@ -293,8 +296,7 @@ def _of_times(run: RunFolder, machines: Machines) -> Iterator[str]:
             spans = [(key, value) for key, value in span.items() if isinstance(value, Mapping)]
             for key, value in [("", span)] * ("start" in span) + spans:
                 if why := _why_odd(value, start, end):
-                    where = f"{rank}{'_' if rank else ''}per_epoch_stats.json"
-                    yield f"{where}: epoch {epoch}{f', {key}' if key else ''}: {why}"
+                    yield f"{stats_file(rank)}: epoch {epoch}{f', {key}' if key else ''}: {why}"
                     return  # there may be thousands
 
 
@@ -468,7 +470,7 @@ def _of_checkpoint_metric(run: RunFolder, checkpoints: Sequence[Checkpoint]) -> 
     if len({repr([sorted(epoch) for epoch in epochs.values()]) for epochs in run.epochs.values()}) > 1:
         yield "not every per_epoch_stats.json has the same checkpoints"
     metric, size = _table(run.summary.get("metric")), checkpoints[0].bytes / GIB
-    first = run.epochs.get("0", run.epochs.get("", {})).values()
+    first = run.first_epochs.values()
     for verb in ("save", "load"):
         spans = [span for epoch in first for key, span in epoch.items() if key.startswith(f"{verb}_ckpt")]
         seconds = [float(span["duration"]) for span in spans]

@@ -150,7 +150,7 @@ def step_rows(blocks: Sequence[Block], workload: Workload, skips: int) -> Steps:
 
 def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
     """Return an epoch's seconds in blocks, by the first rank's clock; None if not recorded."""
-    stats = run.epochs.get("", run.epochs.get("0", {})).get(str(epoch + 1), {})
+    stats = run.first_epochs.get(str(epoch + 1), {})
     times = [_seconds(table) for key, table in stats.items() if key.startswith("block")]
     return sum(filter(None, times)) or None if all(times) else None
 

@@ -92,6 +92,11 @@ class RunFolder:
         return f"{parts[at - 1]} {parts[at + 1]}" if at else ""
 
     @property
+    def first_epochs(self) -> Mapping[str, Any]:
+        """Epochs by the clock of the first rank; empty if not recorded."""
+        return self.epochs.get("0", self.epochs.get("", {}))
+
+    @property
     def same_filesystem(self) -> bool | None:
         """True if results and data were on one file system; None if not recorded."""
         same = self.separation.get("same_filesystem")
@@ -143,6 +148,11 @@ class Imported(ABC):
         """Join `runs`, of which this is the first, into a result and their steps."""
 
 
+def stats_file(rank: str) -> str:
+    """Return the name of the file with the epochs of `rank`; "" for a file of all ranks."""
+    return f"{rank}_per_epoch_stats.json" if rank else "per_epoch_stats.json"
+
+
 def find_runs(folder: Path) -> list[Path]:
     """Return the folders at or below `folder` that contain a document of a run.
 
@@ -187,48 +197,43 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
     """
     with storage_errors("cannot list the folder"):
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
-    skipped: dict[str, list[str]] = {}
-
-    def read_or_skip(path: Path, read: Callable[[Path], Any]) -> Any:
-        try:
-            return read(path)
-        except SpecError as error:
-            if strict:
-                raise
-            short = path.stat().st_size < _PLACEHOLDER
-            why = "a placeholder of a few bytes" if short else str(error).removeprefix(f"{path}: ")
-            skipped.setdefault(why, []).append(path.name)
-            return None
-
-    def of_ranks(pattern: re.Pattern[str], read: Callable[[Path], Any]) -> dict[str, Any]:
-        values = {
-            match[1] or "": read_or_skip(folder / file, read)
-            for file in files
-            if (match := pattern.fullmatch(file))
-        }
-        return {rank: value for rank, value in values.items() if value is not None}
-
-    stats, logs = of_ranks(_STATS, _epochs), of_ranks(_LOG, _object)
     config = next((folder / name for name in _CONFIG_FOLDERS if (folder / name).is_dir()), None)
+    configured = {name: config / name for name in _CONFIG_FILES} if config else {}
     inside = folder.resolve()
-    documents = [*(folder / file for file in files), *(config / name for name in _CONFIG_FILES if config)]
-    for path in documents:
+    for path in (*(folder / file for file in files), *configured.values()):
         if not path.resolve().is_relative_to(inside):  # its content would be copied into the result
             raise SpecError(f"{path} is a link out of the folder", "import reads only files in the folder")
-    configs = {}
-    if config is not None:
-        for file in _CONFIG_FILES:
-            if (config / file).is_file() and (value := read_or_skip(config / file, read_yaml)) is not None:
-                configs[file] = value
-    metadata = {file: read_or_skip(folder / file, read_json) for file in files if _METADATA.fullmatch(file)}
+    skipped: dict[str, list[str]] = {}
+
+    def read_all(paths: Mapping[str, Path], read: Callable[[Path], Any]) -> dict[str, Any]:
+        """Return the values of files by key, without those that are damaged or empty."""
+        values = {}
+        for key, path in paths.items():
+            try:
+                values[key] = read(path)
+            except SpecError as error:
+                if strict:
+                    raise
+                short = path.stat().st_size < _PLACEHOLDER
+                why = "a placeholder of a few bytes" if short else str(error).removeprefix(f"{path}: ")
+                skipped.setdefault(why, []).append(path.name)
+        return {key: value for key, value in values.items() if value is not None}
+
+    def of_ranks(pattern: re.Pattern[str]) -> dict[str, Path]:
+        matches = map(pattern.fullmatch, files)
+        return {match[1] or "": folder / match[0] for match in matches if match}
+
+    stats, logs = read_all(of_ranks(_STATS), _epochs), read_all(of_ranks(_LOG), _object)
+    configs = read_all({name: path for name, path in configured.items() if path.is_file()}, read_yaml)
+    described = {file: folder / file for file in files if _METADATA.fullmatch(file)}
+    metadata = read_all(described, read_json)
     # Metadata that an export added to v1.0's documents, for newer tools, is not the run's own.
-    metadata = {
-        file: value
-        for file, value in metadata.items()
-        if not (isinstance(value, Mapping) and value.get(ADDED) is True)
+    added = {
+        file for file, value in metadata.items() if isinstance(value, Mapping) and value.get(ADDED) is True
     }
-    separation = read_or_skip(folder / SEPARATION, _object) if SEPARATION in files else None
-    newer = any(stats) or (config is not None and config.name == _CONFIG_FOLDERS[0]) or bool(metadata)
+    separation = {SEPARATION: folder / SEPARATION} if SEPARATION in files else {}
+    by_dlio = config is not None and config.name == _CONFIG_FOLDERS[0]
+    newer = any(stats) or by_dlio or bool(described.keys() - added)
     return RunFolder(
         name=name or folder.name,
         layout="v2.0" if newer else "v1.0",
@@ -236,8 +241,8 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
         epochs=stats,
         logs=logs,
         configs=configs,
-        metadata={file: value for file, value in metadata.items() if value is not None},
-        separation=separation or {},
+        metadata={file: value for file, value in metadata.items() if file not in added},
+        separation=read_all(separation, _object).get(SEPARATION, {}),
         unread=tuple(
             f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}"
             for why, names in skipped.items()
@@ -271,7 +276,7 @@ def write_run(run: RunFolder, folder: Path) -> None:
     for rank, log in run.logs.items():
         write_json(folder / f"{rank}_output.json", log)
     for rank, stats in run.epochs.items():
-        write_json(folder / f"{rank}{'_' if rank else ''}per_epoch_stats.json", stats)
+        write_json(folder / stats_file(rank), stats)
     for name, value in run.configs.items():
         write_whole(config / name, yaml_text(value))
     for name, value in {**run.metadata, SEPARATION: run.separation, SUMMARY: run.summary}.items():
