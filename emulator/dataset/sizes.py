@@ -37,7 +37,7 @@ _STEPS = 1024
 _NORMAL = NormalDist()
 
 
-def quantiles(indices: Index, seed: int, stream: str, stride: int) -> Floats:
+def quantiles(indices: Index, seed: int, stream: str, stride: int = _GOLDEN) -> Floats:
     """Return a quantile in [0, 1) per index, evenly spread: a function of (seed, stream, index)."""
     digest = hashlib.sha256(f"feedrate sizes {stream} {seed}".encode()).digest()
     offset = np.uint64(int.from_bytes(digest[:8], "little"))
@@ -162,7 +162,7 @@ class Sizes:
 
     def shapes(self, indices: Index) -> Index:
         """Voxels per axis (depth, height, width) of the samples `indices`: shape (n, 3)."""
-        quantile = quantiles(indices, self.seed, "size", _GOLDEN)
+        quantile = quantiles(indices, self.seed, "size")
         if self.cases is not None:
             return self.cases[(quantile * len(self.cases)).astype(np.int64)]
         grid = np.linspace(0, 1, _STEPS + 1)

@@ -18,7 +18,7 @@ from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
 from emulator.order import EpochOrder, EpochPlan, RankPlan
 from emulator.plugins.systems.limits import GB, cap, soft_limits, tightest_limits
-from emulator.plugins.systems.scene import Bools, Scene, play
+from emulator.plugins.systems.scene import Bools, Scene, gates_of, play
 from emulator.plugins.systems.system import System
 from emulator.record.result import HostShare, Point
 from emulator.record.steps import Steps
@@ -31,7 +31,6 @@ LOGGED_RANKS = 1000
 LISTED_HOSTS = 128
 """Most hosts listed for a point; with more there is no list."""
 _GRID = 4096
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, for an evenly spread sequence, as in dataset.sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
     sigma = math.sqrt(math.log1p((sample.bytes_sd / sample.bytes_mean) ** 2))
     normal = NormalDist()
     bends = np.array([normal.inv_cdf((step + 0.5) / _GRID) for step in range(_GRID)])
-    place = quantiles(np.arange(files, dtype=np.int64), seed, "simulated", _GOLDEN)
+    place = quantiles(np.arange(files, dtype=np.int64), seed, "simulated")
     size = np.exp(sigma * bends[(place * _GRID).astype(np.int64)])
     return np.asarray(np.rint(size * (sample.bytes_mean / size.mean())))
 
@@ -148,19 +147,19 @@ def scene_on(
 def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
     """Return the scene of `rank_plan` on the system. Variable compute times are those of emulated ranks."""
     workload, ranks = simulation.workload, rank_plan.plan.ranks
-    accelerator, sync = workload.accelerator, workload.training.sync
+    accelerator = workload.accelerator
     if accelerator.compute == "constant" or accelerator.quantiles is None:
         compute = np.full((1, 1), float(accelerator.step_seconds))
     else:
         drawn = [step_times(accelerator, rank_plan.seed, rank, 0, rank_plan.length) for rank in range(ranks)]
         compute = np.stack(drawn, axis=1)
-    ends = [rank_plan.ends_epoch(step) for step in range(rank_plan.length)]
+    ends = np.array([rank_plan.ends_epoch(step) for step in range(rank_plan.length)])
     return scene_on(
         simulation.system,
         workload,
         batch_bytes(rank_plan, simulation.sizes),
         compute,
-        np.array([sync == "step" or (sync == "epoch" and end) for end in ends]),
+        gates_of(workload.training.sync, ends),
         demand=workload.demand,
         epoch=0 if workload.access.refill == "never" else rank_plan.plan.steps,
     )

@@ -61,6 +61,16 @@ class Scene:
     def ranks(self) -> int:
         return int(self.size.shape[1])
 
+    @property
+    def compute_of_each(self) -> Floats:
+        """`compute` with the shape (steps, ranks), without a copy."""
+        return np.broadcast_to(self.compute, self.size.shape)
+
+
+def gates_of(sync: str, ends_epoch: Bools) -> Bools:
+    """Return `Scene.gates` of a workload's `training.sync`, from which steps end an epoch."""
+    return (ends_epoch & (sync == "epoch")) | (sync == "step")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
@@ -74,7 +84,7 @@ class Played:
     def released(self) -> Floats:
         """Seconds at which all ranks continued after each step, shape (steps, 1); -1 without a barrier."""
         found = np.full((self.scene.steps, 1), -1.0)
-        compute = np.broadcast_to(self.scene.compute, self.ready.shape)
+        compute = self.scene.compute_of_each
         for step in np.flatnonzero(self.scene.gates):
             found[step] = (self.ready[step] + compute[step]).max()
         return found
@@ -84,25 +94,25 @@ class Played:
 
         The result for all ranks is as large as `ready`.
         """
-        compute = np.broadcast_to(self.scene.compute, self.ready.shape)[steps, ranks]
-        return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])
+        done = self.ready[steps, ranks] + self.scene.compute_of_each[steps, ranks]
+        return np.maximum(done, self.released[steps])
 
     def columns(self, ranks: slice | NDArray[np.int64]) -> dict[str, Floats]:
         """Return columns of the step log of these ranks, each of shape (steps, ranks).
 
         Overshoot is 0, because no process is late. The engine does not record arrivals of prefetched batches.
         """
-        ready, end, size = self.ready[:, ranks], self.end(ranks), self.scene.size
-        compute = np.broadcast_to(self.scene.compute, size.shape)[:, ranks]
+        ready, end, size = self.ready[:, ranks], self.end(ranks), self.scene.size[:, ranks]
+        compute = self.scene.compute_of_each[:, ranks]
         begin = np.concatenate([np.zeros((1, ready.shape[1])), end[:-1]])
         return {
-            "bytes": np.rint(size[:, ranks]),
+            "bytes": np.rint(size),
             "begin": begin,
             "wait": ready - begin,
             "compute": compute,
             "barrier": end - ready - compute,
-            "requested": np.full(size[:, ranks].shape, np.nan),
-            "arrived": np.full(size[:, ranks].shape, np.nan),
+            "requested": np.full(size.shape, np.nan),
+            "arrived": np.full(size.shape, np.nan),
             "got": ready,
             "woke": ready + compute,
         }

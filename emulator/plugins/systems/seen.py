@@ -21,7 +21,7 @@ from emulator.config.workload import Workload, stored_workload
 from emulator.errors import SpecError
 from emulator.order import plan_for
 from emulator.plugins.systems.predict import batch_bytes, on_paper, rank_plan_of
-from emulator.plugins.systems.scene import Bools
+from emulator.plugins.systems.scene import Bools, gates_of
 from emulator.plugins.systems.system import Evidence, System
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
@@ -113,7 +113,7 @@ def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list
     if result.kind not in ("run", "sweep", "simulated"):
         raise SpecError(f"a {result.kind} has no training steps", "give a result of feedrate run or sweep")
     workload, used = stored_workload(result.workload), described(result.points)
-    samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
+    samples = int(result.dataset.get("samples", result.dataset.get("files", 0)))
     found = []
     for number, point in enumerate(result.points):
         if point not in used or not (extent := _extent(blocks(number), point)):
@@ -136,7 +136,7 @@ def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list
                 efficiency=rows.rate("samples") / point.ideal_samples_per_second,
                 size=rows.size,
                 compute=rows.compute,
-                gates=np.full(len(rows.size), sync == "step") | (ends_epoch & (sync == "epoch")),
+                gates=gates_of(workload.training.sync, ends_epoch),
                 first_wait=rows.first_wait / point.ranks,
                 drift=rows.drift(),
                 epoch=epoch if refilled else 0,
@@ -205,10 +205,8 @@ class _Reduced:
     def rate(self, name: str, half: int | None = None) -> float:
         """Return samples/s or bytes/s of all ranks, over all steps that count or those of one half."""
         best = (self._sums["seconds"].sum(axis=0) > 0).argmax(axis=0)
-        chosen = {name: sums[:, best, np.arange(self._ranks)] for name, sums in self._sums.items()}
-        own, seconds = (
-            chosen[of].sum(axis=0) if half is None else chosen[of][half] for of in (name, "seconds")
-        )
+        own, seconds = (self._sums[of][:, best, np.arange(self._ranks)] for of in (name, "seconds"))
+        own, seconds = (own.sum(axis=0), seconds.sum(axis=0)) if half is None else (own[half], seconds[half])
         return float((own[seconds > 0] / seconds[seconds > 0]).sum())
 
     def drift(self) -> float:
