@@ -178,13 +178,13 @@ def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
         del files[: side_files([size for size, _ in files])]
     for number, (_, path) in enumerate(files):
         (data / str(number)).symlink_to(os.fsdecode(path))
-    sizes = [size for size, _ in files]
+    sizes = np.array([size for size, _ in files])
     rows = np.zeros(len(sizes), ROW)
     rows["bytes"] = sizes
     manifest = Manifest(
         format=workload.sample.format,
         names=Listed.of(str(number) for number in range(len(sizes))),
-        sizes=np.ascontiguousarray(rows["bytes"]),
+        sizes=sizes,
         samples_per_file=workload.sample.samples_per_file,
     )
     write_manifest(FolderStore(data), manifest, rows)

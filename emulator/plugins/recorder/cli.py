@@ -57,11 +57,7 @@ def record(
       feedrate record --out job -- python train.py --epochs 1
       feedrate record --out job --steps 200 -- torchrun --nproc-per-node 4 train.py
     """
-    status = 0
-
-    def ended(ran: Ran) -> None:
-        nonlocal status
-        status = ran.status
+    ran: list[Ran] = []
 
     def show(written: Written) -> None:
         _say(lines(written))
@@ -79,11 +75,11 @@ def record(
             traced_steps=traced,
             checked=not no_check,
             force=force,
-            on_end=ended,
+            on_end=ran.append,
             on_written=show,
         )
     except FeedrateError as error:
-        if not status:
+        if not ran or not ran[0].status:
             raise
         # The exit status is that of the job; report the failure of the recording in addition.
         sys.stderr.write(f"feedrate record: error: {error}\n")
@@ -100,8 +96,7 @@ def record(
                     "told": [*lines(written), *check_lines(written)],
                 }
             )
-    status = end_as(status)
-    if status:
+    if status := end_as(ran[0].status):
         raise typer.Exit(status)
 
 
