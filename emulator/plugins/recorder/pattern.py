@@ -28,7 +28,9 @@ OWN_BYTES = 20e6
 _OWN_INDEX = 0.02
 """Share of the bytes that are indexes, from which it is reported."""
 _MOST_PIECES = 4096
+"""Most places of a sample that a replay reads."""
 _MOST_BLOCK = 16 * 2**20
+"""Largest request of a replay, in bytes."""
 _SIGMAS = 3.0
 """Standard deviations by which the backward moves of a random order may be fewer than expected."""
 _IN_ORDER = 0.2

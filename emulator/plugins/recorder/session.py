@@ -34,10 +34,13 @@ HOOK = Path(probe.__file__).parent
 
 _CALLS = "calls"
 _POLL_SECONDS = 0.25
+"""Seconds between two reads of the counters in /proc."""
 _GULP_SECONDS = 0.02
+"""Seconds between two reads of the pipes."""
 _END_SECONDS = 5.0
 """Seconds for a tracer to end."""
 _CHUNK = 1 << 20
+"""Bytes that a pipe holds, and most bytes of a read."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SAME_SECONDS = 0.5
 """Seconds within which two equal signals are one, from the process group and from the supervisor."""

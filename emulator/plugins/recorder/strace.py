@@ -22,7 +22,9 @@ CALLS = (
 """The system calls that strace traces."""
 
 _MOST_PROCESSES = 100_000
+"""Most processes and threads to distinguish."""
 _MOST_LINE = 1 << 16
+"""Most bytes of an unfinished line that are kept."""
 
 
 def command(pipe: Path, job: Sequence[str]) -> list[str]:

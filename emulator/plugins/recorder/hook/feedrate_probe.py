@@ -36,6 +36,7 @@ MARK = 0x7EED0000
 this plus twice the number of the loader at their start, and 1 more at their end."""
 
 _HIGH_FD = 400
+"""Lowest number of the pipe's descriptor, above those that jobs expect to be free."""
 _MOST_LINE = 4096
 _MODULE = "torch.utils.data.dataloader"
 _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "SubsetRandomSampler",
