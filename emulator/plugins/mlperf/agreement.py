@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -23,7 +22,7 @@ from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config, parse_overrides, workload_table
 from emulator.plugins.mlperf.figures import Figures
-from emulator.plugins.mlperf.logs import Block, block_seconds, epoch_seconds
+from emulator.plugins.mlperf.logs import Block, block_seconds, epoch_seconds, over_ranks
 from emulator.plugins.mlperf.rules import VERSIONS
 from emulator.plugins.mlperf.summary import GIB, MIB, Machines, PublishedTraining
 from emulator.plugins.mlperf.tree import RunFolder, stats_file
@@ -414,11 +413,8 @@ def _of_logs(
         if timed and block.au and abs(whole - timed) > _BLOCK:
             yield f"{where}: by its first step and AU it took {whole:.6g} s, by its start and end {timed:.6g}"
             return
-    samples, steps = defaultdict[int, float](float), defaultdict[int, int](int)
-    for block in blocks:
-        samples[block.epoch] += block.throughput * block.steps
-        steps[block.epoch] += block.steps
-    logged = [published.num_accelerators * samples[epoch] / steps[epoch] for epoch in sorted(samples)]
+    each = np.array(over_ranks(blocks, [block.throughput for block in blocks]))
+    logged = published.num_accelerators * each
     if not np.allclose(logged, published.metric.train_throughput_samples_per_second, rtol=_SIZE):
         yield f"the logs have {np.mean(logged):,.6g} samples/s, summary.json {published.mean_rate:,.6g}"
 

@@ -180,15 +180,19 @@ def by_epoch(blocks: Sequence[Block], values: Sequence[float]) -> dict[tuple[int
     return {key: total / steps for key, (total, steps) in sums.items()}
 
 
+def over_ranks(blocks: Sequence[Block], values: Sequence[float]) -> list[float]:
+    """Return the mean over ranks of `by_epoch`, for each epoch that has blocks."""
+    of_epoch: dict[int, list[float]] = {}
+    for (_, epoch), value in by_epoch(blocks, values).items():
+        of_epoch.setdefault(epoch, []).append(value)
+    return [float(np.mean(of_epoch[epoch])) for epoch in sorted(of_epoch)]
+
+
 def check_logs(run: RunFolder, published: PublishedTraining, blocks: Sequence[Block]) -> None:
     """Check that the summary's AU follows from the blocks. Raises SpecError."""
     if not blocks:
         return
-    shares = by_epoch(blocks, [block.au for block in blocks])
-    logged = tuple(
-        float(np.mean([share for (_, number), share in shares.items() if number == epoch]))
-        for epoch in sorted({epoch for _, epoch in shares})
-    )
+    logged = over_ranks(blocks, [block.au for block in blocks])
     if len(logged) != len(published.au) or not np.allclose(logged, published.au, atol=ROUNDING):
         both = " and ".join(
             f"{100 * sum(au) / len(au):.2f} % in {len(au)} epochs" for au in (logged, published.au)
