@@ -158,23 +158,29 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], warmup: int) -> Written:
-    loaders = [loader for one, _ in parts for loader in one.loaders]
-    tables = [table for _, of_part in parts for table in of_part]
-    merged = replace(
-        parts[0][0],
-        loaders=tuple(loaders),
-        rest=reduce(Reads.plus, (one.rest for one, _ in parts)),
-        status=next((one.status for one, _ in parts if one.status), 0),
-        processes=sum(one.processes for one, _ in parts),
-        complete=all(one.complete for one, _ in parts),
-        notes=tuple(dict.fromkeys(note for one, _ in parts for note in one.notes)),
-        names={name: size for one, _ in parts for name, size in one.names.items()},
+def _together(ranks: Sequence[Observation]) -> Observation:
+    """Return one observation of a job from those of its ranks."""
+    return replace(
+        ranks[0],
+        loaders=tuple(loader for one in ranks for loader in one.loaders),
+        rest=reduce(Reads.plus, (one.rest for one in ranks)),
+        status=next((one.status for one in ranks if one.status), 0),
+        processes=sum(one.processes for one in ranks),
+        complete=all(one.complete for one in ranks),
+        notes=tuple(dict.fromkeys(note for one in ranks for note in one.notes)),
+        names={name: size for one in ranks for name, size in one.names.items()},
     )
+
+
+def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], warmup: int) -> Written:
+    """Write the recording of all ranks, with a workload and a recipe if there is enough evidence."""
+    tables = [table for _, of_part in parts for table in of_part]
+    merged = _together([one for one, _ in parts])
     main = main_loader(merged)
     of_main: list[Table] = []
     if main is not None:
-        of_main = [table for table, one in zip(tables, loaders, strict=True) if one.settings == main.settings]
+        pairs = zip(tables, merged.loaders, strict=True)
+        of_main = [table for table, one in pairs if one.settings == main.settings]
         in_turn = not main.settings.workers and not main.accelerator
         step = step_time(of_main, warmup, in_turn)
         if step is not None and main.settings.marked:

@@ -397,11 +397,12 @@ def _fed(tables: Sequence[Table]) -> NDArray[np.float64]:
 
 def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
     """Return True for steps whose batch was ready when it was requested, and was delivered in time."""
-    quick = 2 * float(np.quantile(table["wait"], 0.1))  # the cost of taking a batch
-    quick = max(_SMALL * typical, quick if quick <= _DEAR * typical else 0.0)
-    ready = np.where(table["ready"] == 2, table["wait"] <= quick, table["ready"] == 1)
-    ready_or_quick: NDArray[np.bool_] = ready | (table["wait"] <= _SMALL * typical)
-    return ready_or_quick & (table["wait"] <= max(typical, 1e-3))
+    wait, quick = table["wait"], _SMALL * typical
+    taking = 2 * float(np.quantile(wait, 0.1))  # a batch that was ready
+    unknown = taking if quick < taking <= _DEAR * typical else quick
+    ready = (table["ready"] == 1) | (wait <= np.where(table["ready"] == 2, unknown, quick))
+    in_time: NDArray[np.bool_] = ready & (wait <= max(typical, 1e-3))
+    return in_time
 
 
 def _compared(tables: Sequence[Table], times: NDArray[np.float64]) -> tuple[float, bool]:
