@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.plugins.recorder import watch
-from emulator.plugins.recorder.reads import Reduction, Tally, bin_top, is_data, size_quantiles
+from emulator.plugins.recorder.reads import Reads, Reduction, Tally, bin_top, is_data, size_quantiles
 from emulator.plugins.recorder.strace import Tracer
 
 
@@ -102,6 +102,12 @@ def test_offsets_before_the_samples_are_an_index_though_each_is_read_at_its_own_
         found.read("", 1, 3, b"/data/one", 4096 + 40960 * place, 30_000, 0.0)
     seen = found.seen("", {}, False)
     assert seen.index_bytes == 160
+
+
+def test_what_one_of_two_ranks_knows_is_the_sum():
+    known, unknown = Reads(storage_bytes=0, call_bytes=7), Reads()
+    for total in (known.plus(unknown), unknown.plus(known)):
+        assert (total.storage_bytes, total.call_bytes) == (0, 7)
 
 
 def test_reads_past_the_page_cache_are_told_apart_in_children_too(tmp_path):

@@ -16,6 +16,7 @@ from command import feedrate, is_alive, started, until
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
+from emulator.plugins.recorder import recording
 from emulator.plugins.recorder.steps import SEEN
 from emulator.plugins.recorder.strace import usable
 from emulator.record.rows import read_rows
@@ -276,6 +277,13 @@ jobs.train(loader, 0.001)
     assert done.returncode == 0, done.stderr
     (loader,) = json.loads((tmp_path / "job" / "record.json").read_text())["loaders"]
     assert (loader["steps"], loader["reads"]["files"]) == (16, 64)
+
+
+def test_a_loop_that_fails_in_a_notebook_leaves_an_incomplete_recording(tmp_path, capsys):
+    with pytest.raises(ZeroDivisionError), recording(tmp_path / "job"):
+        raise ZeroDivisionError
+    assert not json.loads((tmp_path / "job" / "record.json").read_text())["complete"]
+    assert "no DataLoader" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,12 @@ def recording(
     folder = Path(out)
     prepare(folder, force)
     watch = Watch(traced=False, keep_names=keep_names)
+    status = 1
     try:
         with inside(watch):
             yield
+        status = 0
     finally:
         why = "recorded from within the process"
-        written = write(folder, watch, Ran(status=0, stopped=False), why=why, warmup=warmup)
+        written = write(folder, watch, Ran(status=status, stopped=False), why=why, warmup=warmup)
         sys.stderr.write("\n".join(lines(written)) + "\n")

@@ -190,7 +190,7 @@ class Reads:
             if name in ("resident", "readahead", "sizes_only"):
                 total[name] = max(here, there)
             else:
-                total[name] = here + there if None not in (here, there) else there or here
+                total[name] = here if there is None else there if here is None else here + there
         total["sizes"] = _pooled([(self.sizes, self.files), (other.sizes, other.files)])
         return Reads(**total)
 
