@@ -6,6 +6,7 @@ Folders, S3 and RADOS are adapters that keep one contract (tests/contracts/stora
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -109,8 +110,8 @@ class Storage(ABC):
         DatasetError if the size differs.
         """
 
-    def library_path(self, name: str) -> tuple[str, int] | None:
-        """Return path and size of the sample `name` for a library that opens it; None if it has no path.
+    def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
+        """Return the sample `name` for a library, as a path or opened, and its size; None if it has no path.
 
         Evicts the file from the page cache if reads are cold. Raises as `open` does.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import resource
 import threading
 import time
@@ -25,6 +26,9 @@ EDGES = tuple(sorted({round(10 ** (step / 231)) for step in range(9 * 231 + 1)})
 """Upper edges of the latency histogram in microseconds, 1 us to 1000 s, 1 % apart from 100 us on; the last
 bucket also counts all longer requests."""
 _UPPER = np.array(EDGES[:-1])
+_AT = {edge: at for at, edge in enumerate(EDGES)}
+Buckets = NDArray[np.int64]
+"""Requests in each bucket of EDGES."""
 
 
 class ReadCounts(NamedTuple):
@@ -123,14 +127,13 @@ class Tally:
         if len(new) >= _TOGETHER:
             self._filed = (*self._histogram(), array("d"))
 
-    def counts(self) -> ReadCounts:
-        """Return the counts so far."""
+    def counts(self) -> tuple[ReadCounts, Buckets]:
+        """Return the counts so far, and their latencies apart."""
         buckets, slowest = self._histogram()
-        latencies = {EDGES[at]: int(buckets[at]) for at in np.flatnonzero(buckets)}
         seconds = self.seconds - self.on_core
-        return ReadCounts(self.bytes, latencies, seconds, self.opening, slowest=slowest)
+        return ReadCounts(self.bytes, {}, seconds, self.opening, slowest=slowest), buckets
 
-    def _histogram(self) -> tuple[NDArray[np.int64], float]:
+    def _histogram(self) -> tuple[Buckets, float]:
         """Return the requests in each bucket, and the seconds of the longest."""
         buckets, slowest, new = self._filed
         taken = np.frombuffer(new[:])  # a copy, because an array with a view on it cannot grow
@@ -149,7 +152,8 @@ class ReadStats:
         self._lock = threading.Lock()  # guards the list of tallies and `_more`
         self._local = threading.local()
         self._tallies: list[Tally] = []
-        self._more = self._drained = ReadCounts()
+        self._more, self._more_latencies = ReadCounts(), np.zeros(len(EDGES), np.int64)
+        self._drained = self._more, self._more_latencies.copy()
         self._before = _fetched()
 
     def __reduce__(self) -> tuple[type[ReadStats], tuple[()]]:
@@ -173,24 +177,32 @@ class ReadStats:
     def absorb(self, counts: ReadCounts) -> None:
         """Add counts that are in no tally of this process."""
         with self._lock:
-            self._more = self._more.plus(counts)
+            for edge, count in counts.latencies.items():
+                self._more_latencies[_AT[edge]] += count
+            self._more = self._more.plus(counts._replace(latencies={}))
 
     def snapshot(self) -> ReadCounts:
         """Return the counts since the last `drain`."""
-        return self._total().less(self._drained)
+        return _since(self._drained, self._total())
 
     def drain(self) -> ReadCounts:
         """Return the counts since the last `drain`, and reset them."""
-        total = self._total()
-        before, self._drained = self._drained, total
-        return total.less(before)
+        before, self._drained = self._drained, self._total()
+        return _since(before, self._drained)
 
-    def _total(self) -> ReadCounts:
+    def _total(self) -> tuple[ReadCounts, Buckets]:
         with self._lock:
-            tallies, total = tuple(self._tallies), self._more
+            tallies, total, latencies = tuple(self._tallies), self._more, self._more_latencies.copy()
         for tally in tallies:
-            total = total.plus(tally.counts())
-        return total._replace(stored=total.stored + _fetched() - self._before)
+            counts, its_latencies = tally.counts()
+            total, latencies = total.plus(counts), latencies + its_latencies
+        return total._replace(stored=total.stored + _fetched() - self._before), latencies
+
+
+def _since(before: tuple[ReadCounts, Buckets], now: tuple[ReadCounts, Buckets]) -> ReadCounts:
+    added = now[1] - before[1]
+    latencies = {EDGES[at]: int(added[at]) for at in np.flatnonzero(added)}
+    return now[0].less(before[0])._replace(latencies=latencies)
 
 
 def _fetched() -> int:
@@ -212,9 +224,9 @@ class TimedStorage(Storage):
         with self.stats.mine().opens():
             return TimedBlob(self.inner.open(name, size), self.stats)
 
-    def library_path(self, name: str) -> tuple[str, int] | None:
+    def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
         with self.stats.mine().opens():
-            return self.inner.library_path(name)
+            return self.inner.library_file(name, by_path)
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
         return self.inner.scanner(buffer, files, give_way)  # a scanner times its own requests

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import io
 import mmap
 import os
 import sys
@@ -77,11 +78,15 @@ class PosixStorage(Storage):
         path = self.path(name)
         return PosixBlob(self, path, *self.descriptor(path))
 
-    def library_path(self, name: str) -> tuple[str, int]:
+    def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int]:
         path = self.path(name)
         fd, length = self.descriptor(path)
-        os.close(fd)
-        return path, length
+        if by_path:
+            os.close(fd)
+            return path, length
+        with storage_errors("cannot read"):  # a folder
+            os.lseek(fd, 0, os.SEEK_SET)
+            return open(path, "rb", opener=lambda *_: fd), length
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner:
         return Scanner(self, buffer, files, give_way)

@@ -67,6 +67,21 @@ def test_the_calls_are_the_librarys(form, tmp_path):
         size += len(data)
     plain = calls(PLAIN[form], folder / name, form, size, tmp_path)
     ours = calls(OURS, folder / name, form, size, tmp_path)
-    before = 3 * len(writer.parts(name))  # open, seek to the end, close: the size, and eviction where cold
     assert len(plain) > 3
-    assert ours[before:] == plain
+    assert without_size(ours) == plain and len(ours) <= len(plain) + 3 * len(writer.parts(name))
+
+
+def without_size(calls: list[str]) -> list[str]:
+    """Leave out the calls that find a file's size and evict it: two seeks, or an open, a seek and a close."""
+    left = []
+    calls = [*calls, "", ""]
+    while len(calls) > 2:
+        first, second, third = calls[:3]
+        if first.startswith("openat") and "SEEK_END" in second:
+            if third.startswith("close"):
+                calls = calls[3:]
+                continue
+            assert "SEEK_SET" in third
+            calls[1:3] = []
+        left.append(calls.pop(0))
+    return left

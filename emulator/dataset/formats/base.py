@@ -207,6 +207,8 @@ class Format:
     """True when parts of a file of one sample are read: the index says which."""
     library = "open().read"
     """The call by which `load` reads a file, for people."""
+    library_opens = True
+    """True if the library of `load` is given a path; False if it reads an open file by the same calls."""
     imports: tuple[str, ...] = ()
     """Packages that `load` imports. A training has imported them before its workers start."""
 
@@ -243,8 +245,8 @@ class Format:
     def load(self, opened: str | io.BufferedIOBase, name: str) -> dict[str, Array]:
         """Return the arrays "x", "y" or both of the file `name`, read by the library that a training calls.
 
-        `opened` is its path, or where it has none the open file. Raises what the library raises. Formats of
-        records need not implement it.
+        `opened` is its path, or the open file where it has none or `library_opens` is False. Raises what the
+        library raises. Formats of records need not implement it.
         """
         raise NotImplementedError
 

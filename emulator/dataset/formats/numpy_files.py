@@ -72,6 +72,7 @@ class NpyPair(PairFormat):
 
     suffix = "_x.npy"
     library = "np.load"
+    library_opens = False
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         return 5 * samples * voxels + 256
@@ -131,6 +132,7 @@ class Npz(Format):
 
     suffix = ".npz"
     library = "np.load"
+    library_opens = False
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         voxels = samples * voxels
