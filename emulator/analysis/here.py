@@ -15,11 +15,16 @@ accelerator keeps its pace; a training cannot, and here it does not. So it also 
 reading moves as a whole by as much as the process was behind when the first request of it was made, and takes
 as long as it took. While a rank always has a request under way, as where the storage is the limit, no batch
 arrives later than it did.
+
+A worker that is reading may hand over a batch slowly: PyTorch passes memory through a thread of the worker
+process, and h5py keeps the GIL in a read. A process that asks later may find the worker idle, because it has
+read all that it may before one of its batches is taken. Handing over then costs as much as in the quickest
+tenth of the steps.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +34,15 @@ from emulator.analysis.throughput import durations, table
 from emulator.record.steps import Steps
 
 
-def here(steps: Steps, sync: Literal["step", "epoch", "none"], over: Whole = WHOLE) -> Steps | None:
+def here(
+    steps: Steps, sync: Literal["step", "epoch", "none"], queued: int = 0, over: Whole = WHOLE
+) -> Steps | None:
     """`steps` of one point in their processes' time, rank after rank: None where the log lacks the moments.
 
     Columns as in STEP. `wait` has the handing over, `overshoot` how late the process woke up, `barrier` the
     others and how late it was woken from it; `late` is that alone. Of ranks that have not made equally many
     steps, as in a run that was cut off, the later ones are left out. Of a part of the ranks, theirs: `over`
-    knows when the others came to a barrier.
+    knows when the others came to a barrier. `queued` is LoaderSpec.queued.
     """
     unknown = np.isnan(steps["got"]) | np.isnan(steps["woke"])
     count, without = over.sum(np.array([len(steps), unknown.sum()], np.float64))
@@ -59,15 +66,25 @@ def here(steps: Steps, sync: Literal["step", "epoch", "none"], over: Whole = WHO
     # A step is done at max(free, arrived) + cost.
     cost = handed + log["compute"] + overslept
     woken_before = np.concatenate([np.zeros_like(cost[:1]), woken[:-1]])
+    idle = np.full_like(arrived, np.inf)  # when the worker of a batch has nothing to read
+    if queued:
+        idle[:-queued] = arrived[queued:]
+    spared = np.where(asked < idle, np.maximum(0.0, handed - np.quantile(handed, 0.1, axis=0)), 0.0)
     from_free, from_data = woken_before + cost, arrived + cost
+    quick_free, quick_data = from_free - spared, from_data - spared
     asked_in = _asked_in(log, arrived)
     if sync == "step":  # one line for all ranks, in which they wait for the data that comes last
         last = over.max(from_data.max(axis=1))
         its = np.where(from_data < last[:, None], np.inf, asked_in).min(axis=1)
         asked_in = least(over, its)[:, None].astype(np.int64)
-        from_free, from_data = over.max(from_free.max(axis=1))[:, None], last[:, None]
+        from_data = last[:, None]
+        from_free, quick_free, quick_data, idle = (
+            over.max(each.max(axis=1))[:, None] for each in (from_free, quick_free, quick_data, idle)
+        )
         through = through[:, :1]
-    ends, behind = _ends(from_free, from_data, asked_in, through, gates & (sync == "epoch"), over)
+    slow, quick = _Costs(from_free, from_data), _Costs(quick_free, quick_data)
+    ends, behind, was_idle = _ends(slow, quick, idle, asked_in, through, gates & (sync == "epoch"), over)
+    cost = cost - np.where(was_idle, spared, 0.0)
     came = arrived + np.take_along_axis(behind, asked_in, axis=0)
     ends = np.broadcast_to(ends, cost.shape)
     free = np.concatenate([np.zeros_like(cost[:1]), ends[:-1]]) + woken_before
@@ -96,28 +113,43 @@ def _asked_in(log: Steps, arrived: Floats) -> NDArray[np.int64]:
     return np.stack(taken, axis=1)
 
 
+class _Costs(NamedTuple):
+    """The costs of steps, of shape (steps, lines): a line is a rank's, or that of all together."""
+
+    from_free: Floats
+    """Seconds from the end of the step before it to that of a step."""
+    from_data: Floats
+    """End of a step that waits for its data, in the log's seconds."""
+
+
 def _ends(
-    from_free: Floats,
-    from_data: Floats,
+    slow: _Costs,
+    quick: _Costs,
+    idle: Floats,
     asked_in: NDArray[np.int64],
     through: Floats,
     gates: NDArray[np.bool_],
     over: Whole,
-) -> tuple[Floats, Floats]:
-    """Return the ends of steps in the processes' time, and how much later than logged a line took batches,
-    with a 0 before the first.
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return the ends of steps in the processes' time, how much later than logged a line took batches, with
+    a 0 before the first, and which steps are quick, because they begin when their worker is `idle`.
 
-    A step ends `from_free` after the one before it, or at `from_data` and as much later as the line was when
-    it asked for that, whichever is later. `through` are the ends in the log. Shapes (steps, lines): a line is
-    a rank's, or that of all together. At `gates` lines wait for each other.
+    Data come as much later as the line was when it asked for them. `through` are the ends in the log. At
+    `gates` lines wait for each other.
     """
-    ends, behind = np.zeros_like(from_free), np.zeros((len(from_free) + 1, from_free.shape[1]))
-    lines, end = np.arange(from_free.shape[1]), np.zeros(from_free.shape[1])
-    in_log = np.maximum(np.concatenate([np.zeros_like(through[:1]), through[:-1]]) + from_free, from_data)
+    ends, behind = np.zeros_like(slow.from_free), np.zeros((len(idle) + 1, idle.shape[1]))
+    lines, end, was_idle = np.arange(idle.shape[1]), np.zeros(idle.shape[1]), np.zeros(idle.shape, bool)
+    before = np.concatenate([np.zeros_like(through[:1]), through[:-1]])
+    in_log = np.maximum(before + slow.from_free, slow.from_data)
     for step, gate in enumerate(gates):
-        end = np.maximum(end + from_free[step], from_data[step] + behind[asked_in[step], lines])
+        moved = behind[asked_in[step], lines]
+        was_idle[step] = end >= idle[step] + moved
+        slowly, quickly = (
+            np.maximum(end + costs.from_free[step], costs.from_data[step] + moved) for costs in (slow, quick)
+        )
+        end = np.where(was_idle[step], quickly, slowly)
         behind[step + 1] = end - in_log[step]
         if gate:
             end = np.full_like(end, over.max(end.max(keepdims=True))[0])
         ends[step] = end
-    return ends, behind
+    return ends, behind, was_idle

@@ -71,6 +71,16 @@ def test_a_stall_makes_up_for_no_lateness(sync):
     assert played["wait"].reshape(3, 40)[:, 20] == pytest.approx(2.0 - 0.07, abs=0.001)
 
 
+@pytest.mark.parametrize(("queued", "each"), [(0, 0.058), (2, 0.052)])
+def test_who_falls_behind_finds_the_worker_idle(queued, each):
+    """Two workers, two batches each under way; while they read, handing over takes 8 ms, otherwise 1 ms."""
+    costs = drawn(3, steps=200, ranks=1)
+    costs["gap"][:], costs["hand"][:] = 0.052, 0.008
+    costs["hand"][::8] = 0.001
+    played = here(emulated(costs, "none"), "none", queued)
+    assert durations(played)[100:].mean() == pytest.approx(each, rel=0.02)
+
+
 def test_nobody_is_awaited_who_has_gone_on():
     # Both are 0.2 s behind when a stall ends; one asked before it was behind, and its data come last.
     costs = drawn(9, steps=20, ranks=2)

@@ -95,7 +95,7 @@ def test_a_point_in_parts_is_the_point_of_all_rows(seed, ranks, steps, epoch, sy
 
     def figures(part, *over):
         own = [accounts[rank] for rank in np.unique(part["rank"])]
-        played = here(part, sync, *over)
+        played = here(part, sync, 2, *over)
         lost, hosts = starved(part, played, own, *over)
         rates = rate_series(busy(part, *over), 20, *over).rates
         return point_of(workload, 400, ranks, part, played, *over), lost, hosts, tuple(rates.tolist())

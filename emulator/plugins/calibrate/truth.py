@@ -126,7 +126,11 @@ class Pairs:
             rank_plan = RankPlan(plan=plan, steps=self._request.steps + 1, seed=number)
             train(rank_plan, loader, accelerator.compute, log, MonotonicClock())
             # The log of an emulated accelerator has the accelerator's time: convert it to the process's.
-            played = None if isinstance(accelerator, RealAccelerator) else here(log.rows(), "none")
+            played = (
+                None
+                if isinstance(accelerator, RealAccelerator)
+                else here(log.rows(), "none", self._spec.queued)
+            )
             return throughput(log.rows(1) if played is None else played[1:])
         finally:
             loader.close()
