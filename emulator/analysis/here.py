@@ -37,12 +37,12 @@ from emulator.record.steps import Steps
 def here(
     steps: Steps, sync: Literal["step", "epoch", "none"], queued: int = 0, over: Whole = WHOLE
 ) -> Steps | None:
-    """`steps` of one point in their processes' time, rank after rank: None where the log lacks the moments.
+    """Play the steps of one point in their processes' time; return None if the log lacks the moments.
 
-    Columns as in STEP. `wait` has the handing over, `overshoot` how late the process woke up, `barrier` the
-    others and how late it was woken from it; `late` is that alone. Of ranks that have not made equally many
-    steps, as in a run that was cut off, the later ones are left out. Of a part of the ranks, theirs: `over`
-    knows when the others came to a barrier. `queued` is LoaderSpec.queued.
+    Rows are in the order of ranks, with the columns of STEP: `wait` includes handing over, `overshoot` is how
+    late the process woke up, `barrier` its wait for others and how late it was woken, `late` that alone.
+    Steps that not all ranks have made, as in a run that was cut off, are left out. Given a part of the ranks,
+    `over` knows when the others came to a barrier. `queued` is LoaderSpec.queued.
     """
     unknown = np.isnan(steps["got"]) | np.isnan(steps["woke"])
     count, without = over.sum(np.array([len(steps), unknown.sum()], np.float64))

@@ -80,6 +80,7 @@ def test_noisy_neighbours_are_measured_alone_and_together(tmp_path):
 
 @with_fio
 @pytest.mark.mpi
+@pytest.mark.long
 def test_two_clients_have_folders_of_their_own_and_add_up(tmp_path):
     out = tmp_path / "out"
     words = ("--suite", "sequential", "--depths", "2", "--jobs", "1", "--per-host", "2", "--clients", "1,2")

@@ -35,6 +35,7 @@ def test_an_error_at_close(shim, tiny, tmp_path, loader):
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_a_worker_that_is_killed_at_its_start(tiny, tmp_path):
     """Python starts a fork server again that dies before it is asked; a worker that dies ends the run."""
     words = ("run", tiny, *TRAINING[:2], "--steps", 8, "--loader", "torch", "-n", 1)
@@ -152,6 +153,7 @@ def test_a_user_without_a_home_can_run_it(tiny, tmp_path):
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_a_small_shared_memory_is_enough_or_named(tiny, tmp_path):
     """Containers limit /dev/shm to 64 MB by default."""
     words = (sys.executable, "-m", "emulator", "run", tiny, *TRAINING[:2], "--steps", 64, "--loader", "torch")
