@@ -157,8 +157,8 @@ def _uncertain(loader: Loader, ranks: int, workload: Workload) -> float:
 
     A worker has read up to a run more than it has delivered, half of one at a mean.
     """
-    untraced = 1 - loader.share_read or 1.0
-    delivered = untraced * loader.steps / ranks * workload.loader.batch_size
+    untraced = loader.steps - loader.seen_steps or loader.steps
+    delivered = untraced / ranks * workload.loader.batch_size
     return max(1, loader.settings.workers) * workload.access.run_samples / 2 / max(1.0, delivered)
 
 
@@ -216,13 +216,11 @@ def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags
     step, reasons = written.observation.step, []
     if rates.more_requests > UNLIKE:
         reasons.append("the job opens a file several times for a sample, the replay once")
-        if replace(rates, more_requests=0.0).trusted:
-            return reasons[0]
     if rates.uncertain > UNLIKE:
         more = math.ceil(loader.steps * rates.uncertain / UNLIKE / len(main_loaders(written.observation)))
         reasons.append(f"the job reads runs of samples, of which few were recorded: record {more} steps")
-        if replace(rates, uncertain=0.0).trusted:
-            return reasons[-1]
+    if len(reasons) == sum(value > most for value, most in rates.differences) == 1:
+        return reasons[0]  # nothing else is distrusted
     of_job = loader.reads.bytes / loader.asked_batches if loader.asked_batches else 0.0
     of_replay = float(rows["bytes"].mean())
     if of_job and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
