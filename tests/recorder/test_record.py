@@ -16,13 +16,12 @@ from command import feedrate, is_alive, started, until
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
-from emulator.plugins.recorder import recording
+from emulator.plugins.recorder import recording, strace
 from emulator.plugins.recorder.steps import SEEN
-from emulator.plugins.recorder.strace import usable
 from emulator.record.rows import read_rows
 
 JOBS = Path(__file__).with_name("jobs.py")
-TRACED = pytest.mark.skipif(bool(usable()), reason=usable() or "strace works")
+TRACED = pytest.mark.skipif(bool(strace.usable()), reason=strace.usable() or "strace works")
 TRACERS = [pytest.param("strace", marks=TRACED), "python"]
 
 
@@ -267,7 +266,7 @@ def test_a_loop_in_a_notebook_is_recorded_until_it_ends(tmp_path):
 import sys; sys.path.insert(0, {str(JOBS.parent)!r})
 from pathlib import Path
 import jobs
-from emulator.plugins.recorder import recording
+from emulator.plugins.recorder import recording, strace
 loader = jobs.DataLoader(jobs.Files(Path({str(data)!r})), 4, shuffle=True, num_workers=2)
 with recording({str(tmp_path / "job")!r}, warmup=2):
     jobs.train(loader, 0.01)
@@ -396,6 +395,26 @@ def test_a_killed_recorder_leaves_no_tracer_that_holds_the_jobs_workers(tmp_path
     finally:
         for one in users(str(data)):
             one.kill()
+
+
+@TRACED
+def test_strace_that_lost_its_job_before_it_attached_is_ended(tmp_path):
+    output = tmp_path / "calls"
+    for _ in range(300):
+        command = strace.command(output, ["true"])
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as job:
+            children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+            while job.poll() is None and not children.read_text():
+                pass
+            time.sleep(0.0001)
+            job.kill()
+        time.sleep(0.02)
+        if users(str(output)):
+            break
+    else:
+        pytest.skip("strace had always attached")
+    strace.end(output)
+    assert until(lambda: not users(str(output))), users(str(output))
 
 
 @pytest.mark.parametrize("whom", ["supervisor", "worker", "both"])

@@ -65,7 +65,8 @@ class Listener:
         self._traced = traced
         self._enough = enough
         self._events = _pipe(folder / probe.EVENTS)
-        self._calls = _pipe(folder / _CALLS) if watch.traced else -1
+        self._output = folder / _CALLS
+        self._calls = _pipe(self._output) if watch.traced else -1
         self._stop = threading.Event()
         self.full = False
         """True after `enough` steps."""
@@ -118,7 +119,7 @@ class Listener:
         tracer, deadline = self._watch.tracer.strace, time.monotonic() + _END_SECONDS
         calls, self._calls = self._calls, -1
         if calls >= 0:
-            strace.end(tracer)
+            strace.end(self._output)
             while time.monotonic() < deadline:
                 over = has_ended(tracer)
                 data = _read(calls)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from emulator.launch.process import has_ended
+from emulator.launch.scratch import scratch
 from emulator.plugins.recorder.hook.feedrate_probe import MARK
 from emulator.plugins.recorder.reads import Reduction
 
@@ -42,27 +43,33 @@ def usable() -> str:
     """Return why strace cannot be used here, or an empty string if it can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
-    try:
-        done = subprocess.run(
-            command(Path(os.devnull), ["true"]), capture_output=True, timeout=10, check=False, text=True
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "strace does not run here"
+    with scratch() as (folder, _):
+        output = folder / "probe"
+        try:
+            done = subprocess.run(
+                command(output, ["true"]), capture_output=True, timeout=10, check=False, text=True
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return "strace does not run here"
+        finally:
+            end(output)
     if done.returncode or done.stderr.strip():
         said = done.stderr.strip().splitlines() or ["it failed"]
         return f"strace is not permitted here ({said[-1][:100]})"
     return ""
 
 
-def end(tracer: int) -> None:
-    """Kill strace, the process `tracer`: the kernel detaches it from all processes, which go on.
+def end(output: Path) -> None:
+    """Kill each strace that was started to write into `output`: the kernel detaches it from all processes.
 
     When strace detaches by itself, it waits for a process in vfork, which waits for its child, which strace
-    has stopped.
+    has stopped. When a signal ends the job before strace has attached, the process between the two waits
+    for ever.
     """
-    with suppress(OSError):
-        if Path(f"/proc/{tracer}/comm").read_text(encoding="utf-8") == "strace\n":
-            os.kill(tracer, signal.SIGKILL)
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.fsencode(output) in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 _RESULT = re.compile(rb"\) += (-?\d+)")
