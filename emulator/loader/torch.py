@@ -83,7 +83,7 @@ class TorchLoader:
         by_workers: dict[str, Any] = {}
         if spec.prefetch:
             try:
-                context = _started_server(whole.form.imports)
+                context = _started_server([type(whole.form).__module__, *whole.form.imports])
             except (OSError, EOFError):
                 raise _worker_died() from None
             by_workers = {
@@ -230,7 +230,7 @@ def _started_server(imports: Iterable[str]) -> Forkserver:
     _name_semaphores()
     _start_tracker()
     context = Forkserver()
-    context.set_forkserver_preload([StepDataset.__module__, *imports])
+    context.set_forkserver_preload([__name__, *imports])
     # The server starts with its first child. Without this one, its imports would be part of the first step.
     first = context.Process(target=int)
     first.start()
