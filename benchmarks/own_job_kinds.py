@@ -185,8 +185,8 @@ def groups(data: Path) -> None:
 
     draw = np.random.default_rng(1)
     for number in range(16):
-        table = pyarrow.table({name: draw.random(10_000, np.float32) for name in "abcdefgh"})
-        parquet.write_table(table, data / f"{number:03d}.parquet", row_group_size=1000, compression="none")
+        table = pyarrow.table({name: draw.random(160_000, np.float32) for name in "abcdefgh"})
+        parquet.write_table(table, data / f"{number:03d}.parquet", row_group_size=16_000, compression="none")
 
 
 # ---- Datasets.

@@ -118,8 +118,8 @@ def compute(facts: Facts) -> Bound | None:
     if point.x_ideal < FED or here < TRAINS:
         return None
     evidence = (
-        f"throughput is {point.x_ideal:.1%} of ideal",
-        f"ranks waited {point.wait_share:.1%} of the time",
+        f"throughput without the first step is {point.x_ideal:.1%} of ideal",
+        f"with it, ranks waited {point.wait_share:.1%} of the time",
     )
     return Bound(kind="compute", evidence=evidence)
 

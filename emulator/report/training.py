@@ -11,6 +11,7 @@ import numpy as np
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.gate import knee_range, threshold_of
+from emulator.analysis.point import show_au
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
 from emulator.report.figure import Figure
@@ -349,5 +350,5 @@ def cards(result: RunResult) -> list[Card]:
         detail = f"{samples} every {show_seconds(float(seconds))}" if known else ""
         found.append(Card("One process asks for", show_rate(demand), detail))
     name = "1 process gets" if last.ranks == 1 else f"{last.ranks:,} processes get"
-    detail = f"AU {percent(last.au)}\N{NO-BREAK SPACE}%" if computes(last) else ""
+    detail = show_au(last) if computes(last) else ""
     return [*found, Card(name, show_rate(last.bytes_per_second), detail)]

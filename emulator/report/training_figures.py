@@ -70,7 +70,8 @@ def told(point: Point) -> str:
     ]
     if computes(point):
         parts += [show_au(point), f"X/X_ideal {point.x_ideal:.3f}"]
-        parts += [] if point.au_here is None else [f"AU here {percent(point.au_here)} %"]
+        if point.au_here is not None and not math.isnan(point.au_here):
+            parts.append(f"AU here {percent(point.au_here)} %")
     if point.bound:
         parts.append(f"limited by {LIMIT_NAMES[point.bound.kind]}")
     if point.flags:
