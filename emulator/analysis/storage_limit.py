@@ -131,7 +131,14 @@ def _metadata(point: Point, opened: float, read: float) -> Bound:
         f"opening files took {min(1.0, opened / (opened + read)):.0%} of the time of reading, "
         f"{show_seconds(opened / max(1, point.samples))} a sample",
     )
-    return Bound(kind="metadata", evidence=evidence, help="more samples a file would need fewer opens")
+    # A reader's time a sample is its share of the file's opening, and the reading, which stays.
+    room = (opened + read) * point.bytes_per_second / _demand(point) - read
+    if room > 0:
+        help_ = f"{math.ceil(opened / room)} times as many samples a file would feed {point.ranks}"
+    else:
+        rate = point.bytes_per_second * (opened + read) / max(read, 1e-9)
+        help_ = f"many more samples a file would {_feed(point, rate)}"
+    return Bound(kind="metadata", evidence=evidence, help=help_)
 
 
 def _bandwidth(point: Point, most: float) -> Bound:

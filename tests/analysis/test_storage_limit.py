@@ -96,11 +96,20 @@ def test_as_many_workers_as_it_says_feed_as_many_as_it_says(latency, most, ranks
         assert float(re.search(r"\d+", fed)[0]) == pytest.approx(100 * then, abs=1)
 
 
-def test_files_that_take_longer_to_open_than_to_read_are_metadata():
+@given(st.floats(1.5, 20.0), st.floats(0.05, 0.9))
+def test_files_that_take_longer_to_open_than_to_read_are_metadata(times, share):
     model = Model(latency=1e-3, bandwidth=1e9, iops=1e5)
-    found = replace(model.point(2, 2, 128 * KIB, 1e9), read_seconds=5.0, open_seconds=15.0)
+    alone = 2 * 128 * KIB / model.latency
+    read, opened = 20 / (1 + times), 20 * times / (1 + times)
+    found = replace(model.point(1, 2, 128 * KIB, alone / share), read_seconds=read, open_seconds=opened)
     reading = Reading(request_bytes=128 * KIB, workers=2, read_ahead=False)
-    assert storage_limit(found, model.probes(128 * KIB), reading).kind == "metadata"
+    bound = storage_limit(found, model.probes(128 * KIB), reading)
+    assert bound is not None and bound.kind == "metadata"
+    number = int(re.search(r"\d+", bound.help)[0])
+    if bound.help.endswith("would feed 1"):  # and one sample fewer would not
+        assert read + opened / number <= 20 * share * (1 + 1e-9) < read + opened / (number - 1) + 1e-6
+    else:
+        assert number == pytest.approx(100 * 20 * share / read, abs=1)
 
 
 def test_what_a_library_takes_to_open_a_file_is_what_the_probe_took():
