@@ -100,7 +100,7 @@ def here(
 
 
 def _asked_in(log: Steps, arrived: Floats) -> NDArray[np.int64]:
-    """In which step of its rank, from 1 on, the stretch of reading began with which a batch came.
+    """Return the step of its rank, from 1 on, in which the stretch of reading began that brought a batch.
 
     0: before the first, or not known. Shapes (steps, ranks). In a stretch a request is always under way.
     """

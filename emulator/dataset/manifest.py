@@ -45,7 +45,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """How the files of a dataset were made."""
+    """The properties by which the files of a dataset were made."""
 
     format: str
     """File format: an entry point of `feedrate.formats`."""

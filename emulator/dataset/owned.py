@@ -1,4 +1,4 @@
-"""Which files at a place are feedrate's own: only those are removed or replaced.
+"""Tell feedrate's own files from others: only its own are removed or replaced.
 
 feedrate removes and replaces only files that an intact manifest, table, plan or journal of its own names,
 with the size that it says. A plan claims the names of its files when nothing else has them. Adopted files are

@@ -52,7 +52,7 @@ the kernel's read-ahead."""
 _WORKER_DIED = (RuntimeError, OSError, EOFError)
 """Errors by which torch and its queues report a dead worker."""
 _DEAD = "DataLoader worker (pid"
-"""So begins what torch says of a dead worker, also of one that died before it was counted here."""
+"""Start of torch's message about a dead worker, also about one that died before it was counted here."""
 
 
 class TorchLoader:

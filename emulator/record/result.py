@@ -350,7 +350,7 @@ class Checkpoint:
 
 
 class ReadFacts(TypedDict):
-    """How samples were read."""
+    """The call and the path by which samples were read."""
 
     call: str
     direct: bool
