@@ -54,6 +54,8 @@ class Portion(NamedTuple):
     """Samples for the accelerator."""
     reads: tuple[Read, ...]
     """Reads that these samples need in addition to those of earlier steps."""
+    epoch: int = 0
+    """The epoch that the step belongs to, from 0 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,8 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
     """Yield the same steps as reads of the storage."""
     if plan.access.pattern == "random":
         for batch in batches(plan, rank, seed, epoch):
-            yield Portion(len(batch), tuple([Read(*divmod(index, plan.samples_per_file)) for index in batch]))
+            reads = tuple([Read(*divmod(index, plan.samples_per_file)) for index in batch])
+            yield Portion(len(batch), reads, epoch)
         return
     each = plan.together
     order = EpochOrder(plan.samples // each, seed, epoch)
@@ -204,10 +207,11 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
     for step in range(plan.steps):
         ahead = (step + 1) * plan.batch_size + max(plan.access.shuffle_buffer - 1, 0)
         needed = min(ahead, plan.steps * plan.batch_size)
-        reads: list[Read] = []
+        wanted: list[Read] = []
         for number, stream in enumerate(streams):  # every len(streams)-th sample belongs to it
-            reads += stream.read_to(max(0, -(-(needed - number) // len(streams))))
-        yield Portion(plan.batch_size, tuple(_whole_runs(plan, reads) if plan.access.run_samples else reads))
+            wanted += stream.read_to(max(0, -(-(needed - number) // len(streams))))
+        reads = tuple(_whole_runs(plan, wanted) if plan.access.run_samples else wanted)
+        yield Portion(plan.batch_size, reads, epoch)
 
 
 def _whole_runs(plan: EpochPlan, reads: Sequence[Read]) -> Iterator[Read]:

@@ -91,14 +91,10 @@ class DirectLoader:
     def __init__(
         self, spec: LoaderSpec, reader: WholeReader, seed: int = 0, refill: Refill = "never"
     ) -> None:
-        """Start the reader threads. `seed` is unused, because nothing is cropped."""
+        """Start the reader threads. `seed` and `refill` are unused: it neither crops nor has workers."""
         self._spec = spec
         self._reader = reader
         self._evicts = reader.storage.evicts_on_close
-        # If closing a file of many samples evicts its pages, it stays open until the next `read`. With refill
-        # "never" there is no next one, so no file is kept open.
-        self._keeps = not (self._evicts and refill == "never")
-        self._epoch = 0
         self._lock = threading.Lock()  # guards the counts of all slots
         self._leading = threading.Lock()
         self._window: deque[_Slot] = deque()
@@ -113,7 +109,6 @@ class DirectLoader:
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """See Loader.read. Reads `prefetch` batches ahead; with 0, a batch when it is requested."""
         self._abandon()
-        self._epoch += 1
         return self._deliver(iter(portions))
 
     def _deliver(self, portions: Iterator[Portion]) -> Iterator[Batch]:
@@ -142,7 +137,7 @@ class DirectLoader:
     def _admit(self, portion: Portion) -> _Slot:
         reads = portion.reads
         together = min(self._together, -(-len(reads) // self._spec.workers) or 1)
-        slot = _Slot(self._epoch, portion.samples, -(-len(reads) // together))
+        slot = _Slot(portion.epoch, portion.samples, -(-len(reads) // together))
         for first in range(0, len(reads), together):
             self._tasks.put((slot, reads[first : first + together]))
         return slot
@@ -153,7 +148,7 @@ class DirectLoader:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = _FILES if limit == resource.RLIM_INFINITY else min(_FILES, limit // 4 // self._spec.workers)
         lead, epoch = _Lead(self._leading), 0
-        scanner = self._reader.scanner(buffer, files if self._keeps else 0, lead.give_way)
+        scanner = self._reader.scanner(buffer, files, lead.give_way)
         with lead, scanner or nullcontext():
             while lead.take() and (task := self._tasks.get()) is not None:
                 if scanner is None or scanner.waits:

@@ -1,6 +1,6 @@
 """`--loader torch`: PyTorch's DataLoader, with its reads and its CPU cost.
 
-The DataLoader loads whole steps: a batch sampler gives it one `StepRequest` at a time, and the dataset
+The DataLoader loads whole steps: a batch sampler gives it one `Portion` at a time, and the dataset
 (`loader.worker`) returns the collated batch.
 """
 
@@ -32,7 +32,6 @@ from emulator.loader.worker import (
     RecordReader,
     SampleReader,
     StepDataset,
-    StepRequest,
     Tensors,
     as_it_is,
     set_num_threads,
@@ -46,9 +45,6 @@ _CHECK_SECONDS = 1.0
 """Seconds between two checks that workers are alive and do not hang."""
 _DEATH_SECONDS = 1.0
 """Seconds between the end of a worker's connections and of its process, at most."""
-_FILES = 64
-"""Files of many samples that a worker keeps open during an epoch: closing one evicts its pages, and with them
-the kernel's read-ahead."""
 _WORKER_DIED = (RuntimeError, OSError, EOFError)
 """Errors by which torch and its queues report a dead worker."""
 _DEAD = "DataLoader worker (pid"
@@ -66,14 +62,10 @@ class TorchLoader:
         set_num_threads(1)  # ranks share the cores, so thread pools would compete for them
         self._spec = spec
         self._storage = whole.storage
-        self._epoch = 0
         self._helper_cpu: dict[int, float] = {}
         self._take: Callable[[Tensors], None] | None = None
         reader: SampleReader | RecordReader
-        if whole.arrays:
-            reader = SampleReader(whole, spec.crop, seed)
-        else:
-            reader = RecordReader(whole, 0 if refill == "never" else _FILES)
+        reader = SampleReader(whole, spec.crop, seed) if whole.arrays else RecordReader(whole)
         self._batches = _Batches()
         self._workers: list[Any] = []
         self._patience = _END_SECONDS
@@ -105,8 +97,7 @@ class TorchLoader:
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """Yield batches as Loader.read does. The tensors are freed when the next batch is requested."""
         assert self._loader is not None
-        self._batches.requests = [StepRequest(self._epoch, portion) for portion in portions]
-        self._epoch += 1
+        self._batches.portions = list(portions)
         self._iterator = None
         before = multiprocessing.active_children()
         try:
@@ -115,7 +106,7 @@ class TorchLoader:
         except _WORKER_DIED:  # or the fork server
             raise self._worker_died() from None
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
-        for _ in self._batches.requests:
+        for _ in self._batches.portions:
             yield self._batch(self._next())
         self._finish()
         self._workers = [worker for worker in self._workers if worker.is_alive()]
@@ -203,10 +194,10 @@ class _Batches:
     """A batch sampler whose batches the rank replaces before each epoch, for persistent workers."""
 
     def __init__(self) -> None:
-        self.requests: Sequence[StepRequest] = ()
+        self.portions: Sequence[Portion] = ()
 
-    def __iter__(self) -> Iterator[list[StepRequest]]:
-        return ([request] for request in self.requests)
+    def __iter__(self) -> Iterator[list[Portion]]:
+        return ([portion] for portion in self.portions)
 
 
 def _worker_died() -> RankError:

@@ -39,18 +39,14 @@ except ModuleNotFoundError as error:
 DataLoader = torch.utils.data.DataLoader
 set_num_threads = torch.set_num_threads
 
+_FILES = 64
+"""Files of many samples that a worker keeps open during an epoch: closing one evicts its pages, and with them
+the kernel's read-ahead."""
 _ZEROS = bytes(2**16)
 
 Tensors = Sequence[torch.Tensor]
 """A batch: images (float32) and labels (uint8), each of shape (samples, 1, depth, height, width), or one
 tensor (uint8) with the bytes of all records."""
-
-
-class StepRequest(NamedTuple):
-    """One step for the DataLoader to load."""
-
-    epoch: int
-    portion: Portion
 
 
 class Loaded(NamedTuple):
@@ -86,11 +82,11 @@ class SampleReader:
             for volume, dtype in zip(volumes, dtypes, strict=True)
         ]
 
-    def load(self, request: StepRequest) -> Loaded:
+    def load(self, portion: Portion) -> Loaded:
         """Read and collate a step's samples. Raises DatasetError, StorageError."""
         began = time.monotonic()
-        files = [read.file for read in request.portion.reads]
-        samples = [self(request.epoch, file) for file in files]
+        files = [read.file for read in portion.reads]
+        samples = [self(portion.epoch, file) for file in files]
         shapes = {sample[0].shape for sample in samples}
         if len(shapes) > 1:
             raise DatasetError(
@@ -102,28 +98,26 @@ class SampleReader:
 class RecordReader:
     """Reads a step's records into one tensor and decodes nothing. Can be pickled."""
 
-    def __init__(self, whole: WholeReader, files: int) -> None:
-        """Take the reader, and the most files to keep open until the next epoch."""
+    def __init__(self, whole: WholeReader) -> None:
         self.whole = whole
-        self.files = files
         self._scanner: Scanner | None = None
         self._epoch = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (RecordReader, (self.whole, self.files))
+        return (RecordReader, (self.whole,))
 
     def close(self) -> None:
         """Close the files that are kept open."""
         if self._scanner is not None:
             self._scanner.close()
 
-    def load(self, request: StepRequest) -> Loaded:
+    def load(self, portion: Portion) -> Loaded:
         """Read the records of a step. Raises DatasetError, StorageError."""
-        reads = request.portion.reads
+        reads = portion.reads
         began = time.monotonic() if reads else math.nan
         if self._scanner is None:
-            self._scanner = self.whole.scanner(memoryview(b""), self.files, lambda: None)
-            self._epoch = request.epoch
+            self._scanner = self.whole.scanner(memoryview(b""), _FILES, lambda: None)
+            self._epoch = portion.epoch
         if self._scanner is None:  # objects, shaped storage or checksums: read through a Blob
             buffer = aligned_buffer(self.whole.room())
             data = bytearray()
@@ -132,9 +126,9 @@ class RecordReader:
                     data += piece
             tensor = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
             return Loaded([tensor], len(data), began)
-        if self._epoch != request.epoch:
+        if self._epoch != portion.epoch:
             self._scanner.close()
-            self._epoch = request.epoch
+            self._epoch = portion.epoch
         wanted = [self.whole.wanted(read) for read in reads]
         size = sum(one.bytes for one in wanted)
         # In shared memory, as default_collate does in a worker, so that the rank gets it without a copy.
@@ -191,16 +185,16 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
         self._diary = None
         self.reader = RankError("the worker ends")
 
-    def __getitems__(self, requests: Sequence[StepRequest]) -> Collated | FeedrateError:
-        """Load the only one of `requests`."""
-        (request,) = requests
+    def __getitems__(self, portions: Sequence[Portion]) -> Collated | FeedrateError:
+        """Load the only one of `portions`."""
+        (portion,) = portions
         if isinstance(self.reader, FeedrateError):
             return self.reader
         if torch.utils.data.get_worker_info() is None:  # the rank reads its own schedstat
-            return _collated(self.reader, request, self._cpu_seconds, None)
+            return _collated(self.reader, portion, self._cpu_seconds, None)
         if self._diary is None:
             self._diary = _Diary(self.reader.whole.storage)
-        return _collated(self.reader, request, self._cpu_seconds, self._diary)
+        return _collated(self.reader, portion, self._cpu_seconds, self._diary)
 
 
 def _opened(packed: bytes, cpu_seconds: float) -> StepDataset:
@@ -211,12 +205,12 @@ def _opened(packed: bytes, cpu_seconds: float) -> StepDataset:
 
 
 def _collated(
-    reader: SampleReader | RecordReader, request: StepRequest, cpu_seconds: float, diary: _Diary | None
+    reader: SampleReader | RecordReader, portion: Portion, cpu_seconds: float, diary: _Diary | None
 ) -> Collated | FeedrateError:
     spent = time.process_time()
     before = diary.begin() if diary else None
     try:
-        loaded = reader.load(request)
+        loaded = reader.load(portion)
     except FeedrateError as error:
         return error
     except Exception as error:  # noqa: BLE001  the rank reports it without torch's tracebacks
@@ -230,7 +224,7 @@ def _collated(
         zlib.crc32(_ZEROS)  # as decoders do, without the GIL
     ready, counts = time.monotonic(), reader.whole.storage.stats.drain()
     made = diary.end(before) if diary and before else None
-    batch = Batch(request.portion.samples, loaded.bytes, ready, loaded.began, made)
+    batch = Batch(portion.samples, loaded.bytes, ready, loaded.began, made)
     return Collated(loaded.tensors, batch, os.getpid(), time.process_time(), counts)
 
 

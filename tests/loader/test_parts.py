@@ -61,8 +61,9 @@ def read_all(kind, files, access, *, ranks=1, verify=False, direct=False, spec=R
     return found, storage.stats.snapshot()
 
 
+@pytest.mark.parametrize("refill", ["epoch", "never"])
 @pytest.mark.parametrize("kind", ["direct", "torch"])
-def test_what_the_kernel_has_read_ahead_stays_for_an_epoch(kind, tmp_path):
+def test_what_the_kernel_has_read_ahead_stays_for_an_epoch(kind, refill, tmp_path):
     """A file of many samples is evicted when an epoch begins, not with each sample."""
     files = write_many(tmp_path, "bytes", 1)
     path = tmp_path / files.names[0]
@@ -77,11 +78,15 @@ def test_what_the_kernel_has_read_ahead_stays_for_an_epoch(kind, tmp_path):
     if resident():
         pytest.skip("this file system keeps its pages")
     loader = make_loader(
-        kind, RECORDS, PosixStorage(tmp_path, direct=False, cache="cold"), files, access=AccessSpec()
+        kind,
+        RECORDS,
+        PosixStorage(tmp_path, direct=False, cache="cold"),
+        files,
+        access=AccessSpec(refill=refill),
     )
-    for _ in range(2):
+    for epoch in range(2):
         path.read_bytes()
-        batches = loader.read([Portion(1, (Read(0, 7),))])
+        batches = loader.read([Portion(1, (Read(0, 7),), epoch)])
         next(batches)
         assert 0 < resident() < 4, "of 6 pages, those that were read"
         list(batches)
@@ -172,14 +177,14 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
 @pytest.mark.parametrize("form", ["tfrecord", "jpeg"])
 def test_whole_files_of_records_become_tensors_of_their_bytes(form, checked, tmp_path):
     from emulator.loader.reading import WholeReader
-    from emulator.loader.worker import RecordReader, StepRequest
+    from emulator.loader.worker import RecordReader
 
     (data,) = parts_of(format_named(form), make_sample((1, 9, 9, 9))).values()
     (tmp_path / "one").write_bytes(data)
     files = Files(tmp_path, form, ("one",), (len(data),), (crc32(data),))
     sums = files.checksums if checked else None
-    reader = RecordReader(WholeReader(files.storage(), files, format_named(form), 4096, sums), files=1)
-    (tensor,), size, _ = reader.load(StepRequest(0, whole_files((0, 0))))
+    reader = RecordReader(WholeReader(files.storage(), files, format_named(form), 4096, sums))
+    (tensor,), size, _ = reader.load(whole_files((0, 0)))
     assert np.array_equal(tensor.numpy(), np.frombuffer(data * 2, np.uint8)) and size == 2 * len(data)
 
 
