@@ -28,6 +28,7 @@ from own_job_kinds import SYNC, rate_of
 from processes import evict, read_in
 
 from emulator.analysis.flags import unchecked_job, unlike_job
+from emulator.analysis.here import here
 from emulator.config.workload import load_workload
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -108,13 +109,19 @@ class Job:
         return None
 
     def replay(self, loader: str, cache: str) -> tuple[float, list[str]]:
-        """Return samples/s of all ranks and the names of the flags."""
+        """Return samples/s of all ranks and the names of the flags.
+
+        With torch in the processes' time, as the job's on this client; with direct in the accelerators'.
+        """
         out = self.medium.folder / "out"
         run(*FEEDRATE, "run", self.medium.mount / "replay", "--workload", self.out / "workload.toml", "-n",
             self.processes, "--loader", loader, "--steps", STEPS, "--out", out, "--force", "--cache", cache,
         )  # fmt: skip
         rows = read_steps(out)
         workload = load_workload(str(self.out / "workload.toml"))
+        if loader == "torch" and workload.accelerator.in_flight == 1:
+            played = here(rows, workload.training.sync, workload.loader.queued)
+            rows = rows if played is None else played
         samples = workload.loader.batch_size * workload.job.samples
         got = np.sort(rows["got"][rows["rank"] == 0])
         rate = self.processes * rate_of(got, samples, SYNC if self.kind == "queue" else 1)
