@@ -111,7 +111,7 @@ class Job:
     def replay(self, loader: str, cache: str) -> tuple[float, list[str]]:
         """Return samples/s of all ranks and the names of the flags.
 
-        With torch in the processes' time, as the job's on this client; with direct in the accelerators'.
+        In the accelerators' time; with torch and a DataLoader's job in the processes', as the job's own.
         """
         out = self.medium.folder / "out"
         run(*FEEDRATE, "run", self.medium.mount / "replay", "--workload", self.out / "workload.toml", "-n",
@@ -119,7 +119,7 @@ class Job:
         )  # fmt: skip
         rows = read_steps(out)
         workload = load_workload(str(self.out / "workload.toml"))
-        if loader == "torch" and workload.accelerator.in_flight == 1:
+        if loader == "torch" and workload.accelerator.in_flight == 1 and workload.access.refill != "never":
             played = here(rows, workload.training.sync, workload.loader.queued)
             rows = rows if played is None else played
         samples = workload.loader.batch_size * workload.job.samples
