@@ -64,7 +64,7 @@ HELPS: dict[BoundKind, str] = {
     "storage": "a faster storage, or a faster path to it, would feed more",
     "bandwidth": "more bandwidth would feed more",
     "iops": "more IOPS, or larger requests, would feed more",
-    "metadata": "fewer and larger files would feed more",
+    "metadata": "opens that take less time would feed more",
     "memory": "--cache cold reads from the storage",
     "latency": "more workers, or larger requests, would feed more",
     "client-cpu": "more hosts or cores would get more",

@@ -127,17 +127,19 @@ def from_memory(point: Point) -> Bound | None:
 
 
 def _metadata(point: Point, opened: float, read: float) -> Bound:
+    each = opened / max(1, point.samples)
     evidence = (
         f"opening files took {min(1.0, opened / (opened + read)):.0%} of the time of reading, "
-        f"{show_seconds(opened / max(1, point.samples))} a sample",
+        f"{show_seconds(each)} a sample",
     )
-    # A reader's time a sample is its share of the file's opening, and the reading, which stays.
+    # A reader's time for a sample is that of opening and that of reading, which stays.
     room = (opened + read) * point.bytes_per_second / _demand(point) - read
     if room > 0:
-        help_ = f"{math.ceil(opened / room)} times as many samples a file would feed {point.ranks}"
+        faster = show_seconds(each * room / opened)
+        help_ = f"opens of {faster} a sample instead of {show_seconds(each)} would feed {point.ranks}"
     else:
         rate = point.bytes_per_second * (opened + read) / max(read, 1e-9)
-        help_ = f"many more samples a file would {_feed(point, rate)}"
+        help_ = f"opens that take no time would {_feed(point, rate)}"
     return Bound(kind="metadata", evidence=evidence, help=help_)
 
 
