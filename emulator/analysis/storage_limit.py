@@ -133,9 +133,9 @@ def _metadata(point: Point, opened: float, read: float) -> Bound:
         f"{show_seconds(each)} a sample",
     )
     # A reader's time for a sample is that of opening and that of reading, which stays.
-    room = (opened + read) * point.bytes_per_second / _demand(point) - read
+    room = (opened + read) * point.x_ideal - read
     if room > 0:
-        faster = show_seconds(each * room / opened)
+        faster = show_seconds(room / max(1, point.samples))
         help_ = f"opens of {faster} a sample instead of {show_seconds(each)} would feed {point.ranks}"
     else:
         rate = point.bytes_per_second * (opened + read) / max(read, 1e-9)

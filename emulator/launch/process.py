@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,6 +51,14 @@ def process_state(pid: int) -> str:
 def has_ended(pid: int) -> bool:
     """Return True if process `pid` is gone or a zombie."""
     return process_state(pid) in ("", "Z", "X")
+
+
+def started_with(words: str | os.PathLike[str]) -> Iterator[int]:
+    """Yield the processes with `words` in their command line."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.fsencode(words) in (process / "cmdline").read_bytes():
+                yield int(process.name)
 
 
 def kill_family(pid: int) -> None:

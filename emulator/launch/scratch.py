@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from emulator.errors import storage_errors
 from emulator.files import MEMORY, PREFIX_VARIABLE, SCRATCH_VARIABLE, roomy_memory
-from emulator.launch.process import has_ended, let_go_of_output, set_name
+from emulator.launch.process import has_ended, let_go_of_output, set_name, started_with
 
 _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
 
@@ -95,16 +95,14 @@ def _guarded(folder: Path) -> Iterator[None]:
 
 def _clear(folder: Path) -> None:
     """Remove the folder of a process that was killed, and end the processes that use it."""
-    name = os.fsencode(folder.name)
     for attempt in range(_TRIES):
         # strace, told to detach while the job dies, may wait for ever and keep the job's processes stopped.
         number = {0: signal.SIGTERM, _TRIES - 1: signal.SIGKILL}.get(attempt, 0)
         users = 0
-        for process in Path("/proc").glob("[0-9]*"):
+        for process in started_with(folder.name):
             with suppress(OSError):
-                if name in (process / "cmdline").read_bytes():
-                    os.kill(int(process.name), number)
-                    users += 1
+                os.kill(process, number)
+                users += 1
         _remove(folder)
         time.sleep(_PAUSE)  # ranks may make files until they have ended
         if not users and not folder.exists():

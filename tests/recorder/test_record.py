@@ -268,7 +268,7 @@ def test_a_loop_in_a_notebook_is_recorded_until_it_ends(tmp_path):
 import sys; sys.path.insert(0, {str(JOBS.parent)!r})
 from pathlib import Path
 import jobs
-from emulator.plugins.recorder import recording, strace
+from emulator.plugins.recorder import recording
 loader = jobs.DataLoader(jobs.Files(Path({str(data)!r})), 4, shuffle=True, num_workers=2)
 with recording({str(tmp_path / "job")!r}, warmup=2):
     jobs.train(loader, 0.01)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from emulator.launch.process import has_ended
+from emulator.launch.process import has_ended, started_with
 from emulator.launch.scratch import scratch
 from emulator.plugins.recorder.hook.feedrate_probe import MARK
 from emulator.plugins.recorder.reads import Reduction
@@ -66,10 +66,9 @@ def end(output: Path) -> None:
     has stopped. When a signal ends the job before strace has attached, the process between the two waits
     for ever.
     """
-    for process in Path("/proc").glob("[0-9]*"):
+    for process in started_with(output):
         with suppress(OSError):
-            if os.fsencode(output) in (process / "cmdline").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)
 
 
 _RESULT = re.compile(rb"\) += (-?\d+)")
