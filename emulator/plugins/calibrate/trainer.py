@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import platform
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,6 +139,8 @@ class Trainer:
         optimiser = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9, nesterov=True)
         self._optimiser: torch.optim.Optimizer = optimiser
         forward = _Forward(network, device, _AUTOCAST.get(mode.precision))
+        # The compiler's advice to PyTorch's developers, several lines for each batch size.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
         self._compute = torch.compile(forward, dynamic=False) if mode.compiled else forward
         self._scaler = torch.amp.GradScaler(device, enabled=mode.precision == "fp16")
 
