@@ -9,7 +9,15 @@ import pytest
 
 from emulator.config.workload import ReplaySpec, load_workload
 from emulator.errors import SpecError
-from emulator.plugins.recorder.check import _kept, _more_requests, _pace, _stored, _uncertain, _why
+from emulator.plugins.recorder.check import (
+    _amplification,
+    _kept,
+    _more_requests,
+    _pace,
+    _stored,
+    _uncertain,
+    _why,
+)
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.reads import Reads
@@ -38,6 +46,19 @@ def test_a_job_read_cold_if_its_samples_came_from_storage_however_often_it_reads
             _stored(loader, workload)
     else:
         assert _stored(loader, workload) == pytest.approx(amplification)
+
+
+@pytest.mark.parametrize(
+    ("samples_per_file", "batches", "found"), [(50, 100, 2.0), (50, 40, 2.0), (50, 200, 1.5), (1, 200, 1.0)]
+)
+def test_pages_that_samples_share_come_from_storage_early(samples_per_file, batches, found):
+    """A job got 2 bytes for each of its first 100 batches, then 1: so does a replay of as many batches."""
+    workload = load_workload("unet3d-tiny")
+    workload = replace(workload, sample=replace(workload.sample, samples_per_file=samples_per_file))
+    reads = Reads(storage_bytes=int(2 * 100 * workload.batch_bytes))
+    loader = Loader(rank=0, host="", process=1, settings=Settings(), epochs=1, steps=300, samples=1200,
+                    read_steps=80, ahead=1.25, reads=reads)  # fmt: skip
+    assert _amplification(loader, workload, 1.0, batches) == pytest.approx(found)
 
 
 @pytest.mark.parametrize(

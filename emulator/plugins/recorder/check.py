@@ -103,7 +103,7 @@ def _compared(written: Written, workload: Workload, watch: Watch) -> ReplaySpec:
         waited=job.waited,
         replay_samples_per_second=samples / replay.seconds,
         replay_waited=replay.waited,
-        amplification=stored,
+        amplification=stored and _amplification(loader, workload, stored, len(rows)),
         replay_amplification=point.read_amplification if stored else None,
         more_requests=_more_requests(loader, workload),
         kept=_kept(loader, workload),
@@ -130,6 +130,19 @@ def _stored(loader: Loader, workload: Workload) -> float | None:
             "record when all of its data are in the page cache, or none",
         )
     return stored if stored >= _COLD else None
+
+
+def _amplification(loader: Loader, workload: Workload, late: float, batches: int) -> float:
+    """Return the bytes from storage for each byte of the first `batches` of the job; `late`: once untraced.
+
+    Samples that share pages or chunks get more of each other's bytes from memory the longer a job runs, and a
+    replay runs for `batches`. Other samples do not, and their first batches also load the job's libraries.
+    """
+    asked, first = loader.asked_batches, loader.reads.storage_bytes
+    if workload.sample.samples_per_file == 1 or not asked or not first:
+        return late
+    early = min(1.0, asked / batches)
+    return early * first / asked / workload.batch_bytes + (1 - early) * late
 
 
 def _more_requests(loader: Loader, workload: Workload) -> float:
