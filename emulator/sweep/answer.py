@@ -69,7 +69,8 @@ def _storage_says(question: Question, result: RunResult, by_pytorch: int) -> str
         return f"{place} feeds at least {feeds(fed)}: the largest count that was run."
     if knee.kind == "knee" and knee.n_au and knee.interval:
         low, high = map(whole_accelerators, knee.interval)
-        sure = f"95 % sure of {low} to {high}" if high > low else f"95 % sure of {low}"
+        between = f"{low} to {high}" if low else f"at most {high}"
+        sure = f"95 % sure of {between if high > low else low}"
         return f"{place} feeds {feeds(whole_accelerators(knee.n_au))}, {sure}."
     if knee.kind == "below":
         return f"{place} does not feed {feeds(min(point.ranks for point in result.points))}."

@@ -33,6 +33,9 @@ def says(found: Knee, workload: str = "unet3d-a100") -> str:
     [
         (knee(1.0, None, ""), "feeds 1 A100 (3D"),
         (knee(1.996, None, ""), "feeds 2 A100s (3D"),
+        (replace(knee(1.2, None, ""), interval=(0.9, 1.4)), "KiTS19), 95 % sure of at most 1."),
+        (replace(knee(2.9, None, ""), interval=(2.1, 3.4)), "95 % sure of 2 to 3."),
+        (replace(knee(2.9, None, ""), interval=(2.1, 2.95)), "95 % sure of 2."),
         (replace(NO_NUMBER, kind="below"), "does not feed 1 A100 (3D"),
         (replace(NO_NUMBER, kind="at-least", fed=1), "feeds at least 1 A100 (3D"),
         (replace(NO_NUMBER, kind="at-least", fed=None), "feeds 1 A100 (3D U-Net on KiTS19) is not known"),
