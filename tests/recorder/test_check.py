@@ -49,12 +49,20 @@ def test_a_job_read_cold_if_its_samples_came_from_storage_however_often_it_reads
 
 
 @pytest.mark.parametrize(
-    ("samples_per_file", "batches", "found"), [(50, 100, 2.0), (50, 40, 2.0), (50, 200, 1.5), (1, 200, 1.0)]
+    ("samples_per_file", "pattern", "batches", "found"),
+    [
+        (50, "random", 100, 2.0),
+        (50, "random", 40, 2.0),
+        (50, "random", 200, 1.5),
+        (1, "random", 200, 1.0),
+        (50, "sequential", 200, 1.0),
+    ],
 )
-def test_pages_that_samples_share_come_from_storage_early(samples_per_file, batches, found):
+def test_pages_that_samples_share_come_from_storage_early(samples_per_file, pattern, batches, found):
     """A job got 2 bytes for each of its first 100 batches, then 1: so does a replay of as many batches."""
     workload = load_workload("unet3d-tiny")
-    workload = replace(workload, sample=replace(workload.sample, samples_per_file=samples_per_file))
+    sample = replace(workload.sample, samples_per_file=samples_per_file)
+    workload = replace(workload, sample=sample, access=replace(workload.access, pattern=pattern))
     reads = Reads(storage_bytes=int(2 * 100 * workload.batch_bytes))
     loader = Loader(rank=0, host="", process=1, settings=Settings(), epochs=1, steps=300, samples=1200,
                     read_steps=80, ahead=1.25, reads=reads)  # fmt: skip

@@ -135,11 +135,12 @@ def _stored(loader: Loader, workload: Workload) -> float | None:
 def _amplification(loader: Loader, workload: Workload, late: float, batches: int) -> float:
     """Return the bytes from storage for each byte of the first `batches` of the job; `late`: once untraced.
 
-    Samples that share pages or chunks get more of each other's bytes from memory the longer a job runs, and a
-    replay runs for `batches`. Other samples do not, and their first batches also load the job's libraries.
+    A replay reads `batches`. Samples at random places that share pages or chunks get more of each other's bytes
+    from memory the longer a job runs. Others do not, and their first batches also fill buffers.
     """
     asked, first = loader.asked_batches, loader.reads.storage_bytes
-    if workload.sample.samples_per_file == 1 or not asked or not first:
+    apart = workload.sample.samples_per_file == 1 or workload.access.pattern != "random"
+    if apart or not asked or not first:
         return late
     early = min(1.0, asked / batches)
     return early * first / asked / workload.batch_bytes + (1 - early) * late
