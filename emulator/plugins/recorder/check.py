@@ -135,8 +135,8 @@ def _stored(loader: Loader, workload: Workload) -> float | None:
 def _amplification(loader: Loader, workload: Workload, late: float, batches: int) -> float:
     """Return the bytes from storage for each byte of the first `batches` of the job; `late`: once untraced.
 
-    A replay reads `batches`. Samples at random places that share pages or chunks get more of each other's bytes
-    from memory the longer a job runs. Others do not, and their first batches also fill buffers.
+    A replay reads `batches`. Samples at random places that share pages or chunks get more of each other's
+    bytes from memory the longer a job runs. Others do not, and their first batches also fill buffers.
     """
     asked, first = loader.asked_batches, loader.reads.storage_bytes
     apart = workload.sample.samples_per_file == 1 or workload.access.pattern != "random"
