@@ -35,14 +35,19 @@ from emulator.record.steps import Steps
 
 
 def here(
-    steps: Steps, sync: Literal["step", "epoch", "none"], queued: int = 0, over: Whole = WHOLE
+    steps: Steps,
+    sync: Literal["step", "epoch", "none"],
+    queued: int = 0,
+    over: Whole = WHOLE,
+    taking: float = 0.0,
 ) -> Steps | None:
     """Play the steps of one point in their processes' time; return None if the log lacks the moments.
 
     Rows are in the order of ranks, with the columns of STEP: `wait` includes handing over, `overshoot` is how
     late the process woke up, `barrier` its wait for others and how late it was woken, `late` that alone.
     Steps that not all ranks have made, as in a run that was cut off, are left out. Given a part of the ranks,
-    `over` knows when the others came to a barrier. `queued` is LoaderSpec.queued.
+    `over` knows when the others came to a barrier. `queued` is LoaderSpec.queued, `taking`
+    AcceleratorSpec.taking_seconds.
     """
     unknown = np.isnan(steps["got"]) | np.isnan(steps["woke"])
     count, without = over.sum(np.array([len(steps), unknown.sum()], np.float64))
@@ -54,7 +59,7 @@ def here(
     went_on = end + log["late"]
     asked = np.concatenate([np.zeros((1, ranks)), went_on[:-1]])
     arrived = np.where(np.isnan(log["arrived"]), log["begin"] + log["wait"], log["arrived"])
-    handed = np.maximum(0.0, log["got"] - np.maximum(asked, arrived))
+    handed = np.maximum(0.0, log["got"] - np.maximum(asked, arrived) - taking)
     overslept = np.maximum(0.0, log["woke"] - (end - log["barrier"]))
     gates = np.full(len(log), sync == "step")
     if sync == "epoch":

@@ -167,12 +167,15 @@ class AcceleratorSpec:
     in_flight: int = 1
     """Steps from one wait of the host for its accelerator to the next: 1 where it waits for each step, more
     where launches are queued and the host runs ahead, as with CUDA."""
+    taking_seconds: Seconds = 0.0
+    """Part of `step_seconds` in which the process of a recorded job took a batch that was ready. AU here,
+    which adds what that costs in a replay, does not count it twice."""
     host_cpu_seconds: Seconds | None = None
     """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.
     None: not known."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "step_seconds", "host_cpu_seconds")
+        at_least(0, self, "step_seconds", "taking_seconds", "host_cpu_seconds")
         at_least(1, self, "step_batch_size", "in_flight")
         if self.compute == "empirical" and not self.quantiles:
             raise SpecError(

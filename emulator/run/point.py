@@ -92,7 +92,8 @@ def run_point(
     direct = job.direct and dataset.store.takes_direct()
     trained = _trained(job, dataset, number, comm, spool, progress, links, direct)
     workload, node = job.workload, comm.node()
-    played = here(trained.rows, workload.training.sync, workload.loader.queued, comm)
+    taking = workload.accelerator.taking_seconds
+    played = here(trained.rows, workload.training.sync, workload.loader.queued, comm, taking)
     lost, by_host = _starved(trained, played, comm) or (None, {})
     point = point_of(
         workload,

@@ -150,7 +150,8 @@ def _cut_off(out: Path, number: int, result: RunResult) -> Point | None:
     rows = np.concatenate([np.zeros(0, STEP), *first])
     workload = stored_workload(result.workload)
     samples = int(result.dataset["samples"])
-    played = here(rows, workload.training.sync, workload.loader.queued)
+    taking = workload.accelerator.taking_seconds
+    played = here(rows, workload.training.sync, workload.loader.queued, taking=taking)
     point = point_of(workload, samples, len(ranks), rows, played)
     if len(rows) == count:
         return point

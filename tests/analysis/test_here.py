@@ -61,6 +61,17 @@ def test_who_asks_later_is_served_later(seed, steps, kind, means):
     np.testing.assert_allclose(ends, trained(costs, sync, ask=True), atol=1e-9)
 
 
+@settings(max_examples=30)
+@given(st.integers(0, 2**32), st.sampled_from(["step", "epoch", "none"]), st.floats(0.0, 0.05))
+def test_what_a_recorded_step_has_for_taking_a_batch_counts_once(seed, sync, taking):
+    """The job's step was `taking` longer than its accelerator's: only what is beyond that is added."""
+    costs = drawn(seed, 20, 3, gap=0.1, hand=0.03, sleep=0.01, wake=0.01)
+    played = here(emulated(costs, sync), sync, taking=taking)
+    beyond = {**costs, "hand": np.maximum(0.0, costs["hand"] - taking)}
+    ends = (played["begin"] + durations(played)).reshape(3, 20).T
+    np.testing.assert_allclose(ends, trained(beyond, sync), atol=1e-9)
+
+
 @pytest.mark.parametrize("sync", ["step", "none"])
 def test_a_stall_makes_up_for_no_lateness(sync):
     # 20 ms late in each step of 50 ms, and two seconds without data in step 20: the training feels both.

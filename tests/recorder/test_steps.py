@@ -40,6 +40,12 @@ def test_steps_count_where_no_batch_was_waited_for():
     assert sum(found.quantiles) / len(found.quantiles) == pytest.approx(found.seconds)
 
 
+def test_taking_a_ready_batch_is_part_of_the_step():
+    found = step_time([track([0.002] * 40, 0.1, [1] * 40).table()], warmup=5)
+    assert found is not None and not found.bound
+    assert found.seconds == pytest.approx(0.102) and found.taking == pytest.approx(0.002)
+
+
 def test_a_job_that_starves_throughout_gives_a_bound():
     found = step_time([track([0.3] * 40, 0.1).table()], warmup=5)
     assert found is not None and found.bound and not found.quantiles

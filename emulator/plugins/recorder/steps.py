@@ -76,6 +76,8 @@ class StepTime:
     """Steps from one wait of the host for its accelerator to the next, while it runs ahead."""
     in_turn: bool = False
     """True if the job reads and computes in turn, so that a step is the time between two batches."""
+    taking: float = 0.0
+    """Mean seconds of the step for taking a batch that was ready; 0 for a bound, and where steps overlap."""
     quantiles: tuple[float, ...] = ()
     """Mean seconds of equal parts of the sorted step times."""
 
@@ -362,20 +364,26 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         )
     most, like = float(cycles.mean()), True
     if in_turn:
-        times = np.concatenate([table["between"][_alone(table)] for table in used])
+        times, taking = np.concatenate([table["between"][_alone(table)] for table in used]), 0.0
     else:
-        times = _fed(used)
+        fed = _fed(used)
+        times = _cycles(fed)
         if len(times):
+            taking = float(fed["wait"].mean())
             most, like = _compared(used, times)
     if len(times) < few or not like:
         return timing(seconds=most, bound=True, at_least=at_least, steps=len(times))
     return timing(
-        seconds=float(times.mean()), steps=len(times), in_turn=in_turn, quantiles=quantiles_of(times)
+        seconds=float(times.mean()),
+        steps=len(times),
+        in_turn=in_turn,
+        taking=taking,
+        quantiles=quantiles_of(times),
     )
 
 
-def _fed(tables: Sequence[Table]) -> NDArray[np.float64]:
-    """Return the seconds from batch to batch of steps in which no rank waited for a batch.
+def _fed(tables: Sequence[Table]) -> Table:
+    """Return the steps of all ranks in which no rank waited for a batch.
 
     No rank must have waited in the _SETTLE steps before, either. Ranks wait for each other in every step, so
     all must have been fed. Taking a batch that is ready is part of the step.
@@ -389,10 +397,10 @@ def _fed(tables: Sequence[Table]) -> NDArray[np.float64]:
         for _ in range(_SETTLE):  # and so was the step before
             fed[1:] &= fed[:-1]
         fed &= _alone(table)
-        chosen.append(_cycles(table)[fed])
+        chosen.append(table[fed])
         names.append((table["epoch"].astype(np.int64) << 32 | table["step"])[fed])
     everywhere = reduce(np.intersect1d, names)
-    return np.concatenate([times[np.isin(its, everywhere)] for times, its in zip(chosen, names, strict=True)])
+    return np.concatenate([rows[np.isin(its, everywhere)] for rows, its in zip(chosen, names, strict=True)])
 
 
 def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
