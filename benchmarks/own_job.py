@@ -120,7 +120,8 @@ class Job:
         rows = read_steps(out)
         workload = load_workload(str(self.out / "workload.toml"))
         if loader == "torch" and workload.accelerator.in_flight == 1 and workload.access.refill != "never":
-            played = here(rows, workload.training.sync, workload.loader.queued)
+            taking = workload.accelerator.taking_seconds
+            played = here(rows, workload.training.sync, workload.loader.queued, taking=taking)
             rows = rows if played is None else played
         samples = workload.loader.batch_size * workload.job.samples
         got = np.sort(rows["got"][rows["rank"] == 0])
