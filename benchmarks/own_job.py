@@ -28,7 +28,7 @@ from own_job_kinds import SYNC, rate_of
 from processes import evict, read_in
 
 from emulator.analysis.flags import unchecked_job, unlike_job
-from emulator.analysis.here import here
+from emulator.analysis.here import here_of
 from emulator.config.workload import load_workload
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -120,8 +120,7 @@ class Job:
         rows = read_steps(out)
         workload = load_workload(str(self.out / "workload.toml"))
         if loader == "torch" and workload.accelerator.in_flight == 1 and workload.access.refill != "never":
-            taking = workload.accelerator.taking_seconds
-            played = here(rows, workload.training.sync, workload.loader.queued, taking=taking)
+            played = here_of(rows, workload)
             rows = rows if played is None else played
         samples = workload.loader.batch_size * workload.job.samples
         got = np.sort(rows["got"][rows["rank"] == 0])

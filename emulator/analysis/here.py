@@ -31,7 +31,15 @@ from numpy.typing import NDArray
 
 from emulator.analysis.parts import WHOLE, Floats, Whole, least
 from emulator.analysis.throughput import durations, table
+from emulator.config.workload import Workload
 from emulator.record.steps import Steps
+
+
+def here_of(steps: Steps, workload: Workload, over: Whole = WHOLE) -> Steps | None:
+    """Play the steps of one point of `workload` in their processes' time, as `here` does."""
+    return here(
+        steps, workload.training.sync, workload.loader.queued, over, workload.accelerator.taking_seconds
+    )
 
 
 def here(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emulator.analysis.here import here
+from emulator.analysis.here import here_of
 from emulator.analysis.parts import Floats
 from emulator.analysis.point import point_of
 from emulator.analysis.starved import RankAccount, starved
@@ -92,8 +92,7 @@ def run_point(
     direct = job.direct and dataset.store.takes_direct()
     trained = _trained(job, dataset, number, comm, spool, progress, links, direct)
     workload, node = job.workload, comm.node()
-    taking = workload.accelerator.taking_seconds
-    played = here(trained.rows, workload.training.sync, workload.loader.queued, comm, taking)
+    played = here_of(trained.rows, workload, comm)
     lost, by_host = _starved(trained, played, comm) or (None, {})
     point = point_of(
         workload,

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from emulator.analysis.here import here
+from emulator.analysis.here import here_of
 from emulator.analysis.point import point_of
 from emulator.config.workload import load_workload
 from emulator.errors import DatasetError
@@ -51,12 +51,7 @@ def test_a_point_is_what_the_emulators_summary_makes_of_its_steps(sync):
     workload = load_workload("unet3d-a100", [f"training.sync={sync}"])
     found = predict(simulation(on(12 * DEMAND, hosts=3, nic=5 * DEMAND), workload), 14, number=2)
     expected = point_of(
-        workload,
-        2000,
-        14,
-        found.steps,
-        here(found.steps, workload.training.sync, workload.loader.queued),
-        hosts=found.point.hosts,
+        workload, 2000, 14, found.steps, here_of(found.steps, workload), hosts=found.point.hosts
     )
     for name, value in asdict(expected).items():
         got = getattr(found.point, name)

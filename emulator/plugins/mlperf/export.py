@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from emulator.analysis.here import here
+from emulator.analysis.here import here_of
 from emulator.analysis.throughput import durations
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload, stored_workload
@@ -277,7 +277,7 @@ def _whole_steps(out: Path, number: int, ranks: int, workload: Workload) -> Step
     if len(counts) != ranks or len(set(counts.tolist())) != 1:
         raise SpecError(f"{out} does not have the same steps for all {ranks} ranks", "run it again")
     # DLIO measures in its processes' own time, so use that if the log has it.
-    trained = here(rows, workload.training.sync, workload.loader.queued)
+    trained = here_of(rows, workload)
     rows = rows if trained is None else trained
     first = rows[rows["rank"] == rows["rank"][0]]
     longest = int(np.unique(first["epoch"], return_counts=True)[1].max())

@@ -362,9 +362,9 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         return timing(
             seconds=seconds, in_flight=in_flight, bound=in_flight == 1, at_least=at_least, steps=len(cycles)
         )
-    most, like = float(cycles.mean()), True
+    most, like, taking = float(cycles.mean()), True, 0.0
     if in_turn:
-        times, taking = np.concatenate([table["between"][_alone(table)] for table in used]), 0.0
+        times = np.concatenate([table["between"][_alone(table)] for table in used])
     else:
         fed = _fed(used)
         times = _cycles(fed)
