@@ -8,9 +8,9 @@ warm in the page cache. With --cold the direct loader is also run cold, with as 
 of what fio reads from the same files just before. Each count is `feedrate run` as a user starts it: mpirun,
 a barrier after each step, every byte of every file read. A count holds when AU >= 90 %, over all steps but
 each rank's first. Which processes ran beside it matters: the table has the share of CPU that others took.
-Of a plain PyTorch training (--pytorch; plain_training.py) `AU here` is known only, and has to be as much.
+AU of a plain PyTorch training (--pytorch; plain_training.py) stands beside that of the torch loader.
 
-    AU, AU here, X/X_ideal   as `feedrate report` shows them
+    AU, X/X_ideal   as `feedrate report` shows them
     plain           GB/s of a loop over os.preadv and nothing else, a thread a core, just before and just
                     after: what the memory gave meanwhile, which a virtual machine shares with others
     CPU-s/GB        user + system seconds of all ranks and their workers during the loop
@@ -111,7 +111,7 @@ def _table(options: argparse.Namespace, files: Files, counts: Mapping[str, Seque
             for ranks in some:
                 if kind == "pytorch":
                     au = _trained(options, files, ranks)
-                    yield f"| plain PyTorch | warm | {ranks} | | {100 * au:.1f} % |" + " |" * 8
+                    yield f"| plain PyTorch | warm | {ranks} | {100 * au:.1f} % |" + " |" * 8
                 else:
                     run = _run(options, files, kind, "warm", ranks)
                     au = run.point.au
@@ -224,7 +224,7 @@ def _environment() -> dict[str, str]:
 
 
 _COLUMNS = (
-    "loader", "cache", "ranks", "AU", "AU here", "X/X_ideal", "GB/s", "plain", "CPU-s/GB", "others",
+    "loader", "cache", "ranks", "AU", "X/X_ideal", "GB/s", "plain", "CPU-s/GB", "others",
     "late p99", "start s", "PSS MB",
 )  # fmt: skip
 
@@ -235,10 +235,9 @@ def _row(run: Held) -> str:
     spent = (host.cpu_seconds or 0.0) / point.seconds
     others = "?" if host.busy_share is None else f"{host.busy_share * host.cores - spent:.2f}"
     plain = ", ".join(f"{rate:.1f}" for rate in run.plain) or "-"
-    here = "?" if point.au_here is None else f"{100 * point.au_here:.1f} %"
     return (
         f"| {run.loader} | {run.cache} | {point.ranks} | {100 * point.au:.1f} % "
-        f"| {here} | {point.x_ideal:.3f} "
+        f"| {point.x_ideal:.3f} "
         f"| {point.bytes_per_second / 1e9:.2f} | {plain} "
         f"| {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
         f"| {100 * run.late:.1f} % | {run.seconds - point.seconds:.1f} "

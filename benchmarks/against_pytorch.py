@@ -1,5 +1,4 @@
-"""feedrate beside a plain PyTorch training on the same files: AU of the storage, AU here, and what the
-training got.
+"""feedrate beside a plain PyTorch training on the same files: AU of both.
 
     python benchmarks/against_pytorch.py FOLDER [--dlio PYTHON] [--only REGEX] [--out FILE]
 
@@ -9,8 +8,8 @@ where it has limits or faults: below both programs, by LD_PRELOAD, so that neith
 loader is used. Cases called `cold` are for a FOLDER on the storage in question: make test-latency has them on
 devices of known latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in
 parentheses. AU is nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf
-Storage defines it, and over all steps. With --dlio PYTHON (DLIO 2.0: `make test-dlio`), DLIO's AU stands
-beside the case of 8 ranks.
+Storage defines it, and over all steps. With --dlio PYTHON (DLIO 2.0: `make test-dlio`), DLIO's own AU stands
+beside the cases with npz files.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ import numpy as np
 from dlio import run_dlio
 from processes import evict, feedrate, machine, publish, table_line
 
+from emulator.analysis.throughput import durations
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
@@ -144,8 +144,8 @@ def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
     return shares(epoch, step, end - begin, case.step_seconds)
 
 
-def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
-    """AU of the storage, AU here, and what bounds it by feedrate."""
+def emulated(case: Case, folder: Path) -> tuple[Shares, str]:
+    """AU by feedrate, and what bounds it."""
     out = folder / "result"
     shutil.rmtree(out, ignore_errors=True)
     settings = {
@@ -164,20 +164,16 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
     if done.returncode:
         sys.exit(done.stderr)
     (point,) = read_result(out).points
-    rows = read_steps(out)
-    assert len(rows) == case.ranks * case.steps
-    assert point.au_here is not None and point.au_here_first is not None
+    log = np.sort(read_steps(out), order=("rank", "epoch", "step")).reshape(case.ranks, case.steps)
     bound = point.bound.kind if point.bound else ""
-    return (
-        Shares(steady=100 * point.au, every=100 * point.au_first),
-        Shares(steady=100 * point.au_here, every=100 * point.au_here_first),
-        bound,
-    )
+    return shares(log["epoch"], log["step"], durations(log), case.step_seconds), bound
 
 
 def dlio(case: Case, folder: Path, python: Path) -> float:
     """DLIO's own AU, in per cent, over an epoch of as many steps."""
     paths = sorted(dataset(case, folder).rglob("sample_*"))
+    if case.cold:
+        evict(paths)
     turns = islice(cycle(paths), case.ranks * BATCH * case.steps)  # the same files again and again
     out = run_dlio(
         python, folder, list(turns), ranks=case.ranks, batch=BATCH, workers=WORKERS, step=case.step_seconds
@@ -217,8 +213,8 @@ def main() -> None:
 def table(options: argparse.Namespace, folder: Path, cases: Sequence[Case]) -> Iterator[str]:
     """Yield the lines of the table as they are measured."""
     columns = (
-        "case", "training", "AU here", "difference", "training, all steps", "AU here, all steps",
-        "AU (storage)", "bound by", "DLIO",
+        "case", "training", "feedrate", "difference", "training, all steps", "feedrate, all steps",
+        "bound by", "DLIO",
     )  # fmt: skip
     yield table_line(*columns)
     yield "|---" * len(columns) + "|"
@@ -228,10 +224,10 @@ def table(options: argparse.Namespace, folder: Path, cases: Sequence[Case]) -> I
         bounds, theirs = [], []
         for _ in range(options.rounds):
             real = trained(case, folder, paths)
-            fed, here, bound = emulated(case, folder)
-            turns.append((real.steady, here.steady, real.every, here.every, fed.steady))
+            ours, bound = emulated(case, folder)
+            turns.append((real.steady, ours.steady, real.every, ours.every))
             bounds.append(bound)
-            if options.dlio and case.ranks == 8:
+            if options.dlio and case.form == "npz":
                 theirs.append(dlio(case, folder, options.dlio))
         training, own, *others = zip(*turns, strict=True)
         difference = f"{np.median(own) - np.median(training):+.1f}"

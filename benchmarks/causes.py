@@ -502,7 +502,6 @@ def facts(point: Point) -> dict[str, object]:
         "kind": point.bound.kind,
         "host": point.bound.host,
         "x_ideal": round(point.x_ideal, 3),
-        "au_here": None if point.au_here is None else round(point.au_here, 3),
         "seconds": round(point.seconds, 1),
         "shares": {} if lost is None else {cause: round(getattr(lost, cause), 3) for cause in CAUSES},
         "flags": sorted(flag.name for flag in point.flags),
@@ -592,7 +591,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         if any(matrix[kind, other] for other in KINDS):
             cells = " | ".join(str(matrix[kind, other] or "") for other in KINDS)
             lines.append(f"| {kind} | {cells} |")
-    heads = ("cause", "loader", "named", "right", "X/X_ideal", "AU here", "what starved the accelerators")
+    heads = ("cause", "loader", "named", "right", "X/X_ideal", "what starved the accelerators")
     lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, loader in dict.fromkeys((row["case"], row["loader"]) for row in rows):
         same = [row for row in rows if (row["case"], row["loader"]) == (name, loader)]
@@ -611,11 +610,10 @@ def summary(same: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     total = sum(shares.values()) or 1.0
     most = [f"{cause} {share / total:.0%}" for cause, share in shares.most_common(3) if share > 0.05 * total]
     x = sum(row["x_ideal"] for row in same) / len(same)
-    here = sum(row["au_here"] or 0.0 for row in same) / len(same)
     right = sum(row["right"] for row in same)
     named = ", ".join(Counter(row["kind"] for row in same))
-    lost = ", ".join(most) if min(x, here) < 0.95 else ""
-    return named, f"{right} of {len(same)}", f"{x:.2f}", f"{here:.2f}", lost
+    lost = ", ".join(most) if x < 0.95 else ""
+    return named, f"{right} of {len(same)}", f"{x:.2f}", lost
 
 
 if __name__ == "__main__":

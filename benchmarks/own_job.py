@@ -28,7 +28,6 @@ from own_job_kinds import SYNC, rate_of
 from processes import evict, read_in
 
 from emulator.analysis.flags import unchecked_job, unlike_job
-from emulator.analysis.here import here_of
 from emulator.config.workload import load_workload
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -109,22 +108,17 @@ class Job:
         return None
 
     def replay(self, loader: str, cache: str) -> tuple[float, list[str]]:
-        """Return samples/s of all ranks and the names of the flags.
-
-        In the accelerators' time; with torch and a DataLoader's job in the processes', as the job's own.
-        """
+        """Return samples/s of all ranks and the names of the flags."""
         out = self.medium.folder / "out"
         run(*FEEDRATE, "run", self.medium.mount / "replay", "--workload", self.out / "workload.toml", "-n",
             self.processes, "--loader", loader, "--steps", STEPS, "--out", out, "--force", "--cache", cache,
         )  # fmt: skip
         rows = read_steps(out)
         workload = load_workload(str(self.out / "workload.toml"))
-        if loader == "torch" and workload.accelerator.in_flight == 1 and workload.access.refill != "never":
-            played = here_of(rows, workload)
-            rows = rows if played is None else played
         samples = workload.loader.batch_size * workload.job.samples
-        got = np.sort(rows["got"][rows["rank"] == 0])
-        rate = self.processes * rate_of(got, samples, SYNC if self.kind == "queue" else 1)
+        own = rows[rows["rank"] == 0]
+        begun = np.sort(own["begin"] + own["wait"])
+        rate = self.processes * rate_of(begun, samples, SYNC if self.kind == "queue" else 1)
         flags = [
             *read_result(out).points[0].flags,
             *filter(None, [unlike_job(workload), unchecked_job(workload)]),

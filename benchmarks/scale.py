@@ -13,7 +13,7 @@ Storage has nothing to do, so AU would be 100 % everywhere but for the first ste
 
 A second table replays the lateness of the last row for as many ranks as --replayed says, 100 a host, in 2,000
 steps: ranks that were late in one step stay together, and each level of the tree of hosts adds the measured
-barrier. The next step begins with the latest rank, as AU here has it (`analysis/here.py`).
+barrier. The next step begins with the latest rank, as in a training.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def table(given: argparse.Namespace) -> Iterator[str]:
             )  # fmt: skip
 
         yield ""
-        yield table_line("steps", "ranks", "latest, mean ms", "latest, p99 ms", "barrier ms", "AU here")
+        yield table_line("steps", "ranks", "latest, mean ms", "latest, p99 ms", "barrier ms", "its AU")
         yield table_line(*("---:" for _ in range(6)))
         for step, runs in zip(steps, found, strict=True):
             late = np.concatenate([late for _, late in runs])

@@ -9,15 +9,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from emulator.analysis.flags import held_up
 from emulator.analysis.storage_limit import Reading, storage_limit
 from emulator.record.result import Bound, BoundKind, HostShare, Point, Probe, Starved
 from emulator.units import counted, show_rate, show_seconds
 
 FED = 0.95
-"""Throughput / ideal from which compute is the limit."""
+"""Throughput / ideal from which compute is the limit, if processes had held no accelerator up."""
 TRAINS = 0.90
-"""AU here from which compute is the limit. Lower than FED: with torch, AU here is 95 % where nothing is short
-(results/causes.md), since handing a batch over takes time on any host."""
+"""Throughput / ideal from which compute is the limit. Lower than FED: with torch it is 95 % where nothing is
+short (results/causes.md), since handing a batch over takes time on any host."""
 BUSY = 0.90
 """Share of a host's CPU time from which CPU is the limit."""
 SAME = 0.90
@@ -114,8 +115,7 @@ def classify(
 def compute(facts: Facts) -> Bound | None:
     """The storage feeds the accelerators, and the processes of these clients keep up."""
     point = facts.point
-    here = point.au if point.au_here is None or point.starved is None else point.au_here
-    if point.x_ideal < FED or here < TRAINS:
+    if point.x_ideal + held_up(point) < FED or point.x_ideal < TRAINS:
         return None
     evidence = (
         f"throughput without the first step is {point.x_ideal:.1%} of ideal",
@@ -225,12 +225,11 @@ def _shares(point: Point) -> tuple[str, ...]:
 
 def cores_wanted(point: Point) -> str:
     """Say how many cores would feed the point's accelerators, and who else uses those of its hosts."""
-    here = point.x_ideal if point.au_here is None else min(point.x_ideal, point.au_here)
     used = sum(host.cpu_seconds for host in point.hosts) / max(1e-9, point.seconds)
     cores = sum(host.cores for host in point.hosts)
-    if not (here > 0 and used and cores):
+    if not (point.x_ideal > 0 and used and cores):
         return ""
-    wanted = max(1, math.ceil(used / here))
+    wanted = max(1, math.ceil(used / point.x_ideal))
     fed = f"{counted(wanted, 'core')} for the ranks alone would feed {point.ranks}"
     if point.starved is not None and point.starved.quota > point.starved.cores:
         return f"a quota of {fed}"  # the other cores do not matter

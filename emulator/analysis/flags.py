@@ -53,14 +53,21 @@ def above(name: str, value: float, sentence: str, threshold: float = PRECISION) 
     return Flag(name=name, value=value, threshold=threshold, sentence=sentence) if value > threshold else None
 
 
-def overshoot(point: Point) -> Flag | None:
-    """Accelerators were held up by processes that came more than a step late."""
-    value = point.overshoot_share
+def held_up(point: Point) -> float:
+    """The share of the mean step that accelerators were held up by their own or, at barriers, others'
+    processes."""
+    total = sum(point.step.values())
+    return point.step["overshoot"] / total if total else point.overshoot_share
+
+
+def client_late(point: Point) -> Flag | None:
+    """The processes of the client hold up their accelerators: they take batches, or wake up, late."""
+    value = held_up(point)
     return above(
-        "overshoot",
+        "client",
         value,
-        f"Accelerators were held up for {value:.1%} of the time by their own processes, which came more than "
-        "a step late: throughput is lower by as much; use fewer ranks per host.",
+        f"Accelerators were held up for {value:.1%} of the time by their own processes, which took batches "
+        "or woke up late: throughput is lower by as much, not by the storage; use fewer ranks per host.",
     )
 
 
@@ -134,20 +141,7 @@ def uneven_hosts(point: Point) -> Flag | None:
     )
 
 
-def client_behind(point: Point) -> Flag | None:
-    """AU here is below AU: a training on these clients loses that, and the storage has no part in it."""
-    if point.au_here is None:
-        return None
-    return above(
-        "client",
-        point.au - point.au_here,
-        f"The storage keeps accelerators busy {point.au:.1%} of the time, these clients only "
-        f"{point.au_here:.1%}: their processes get batches and wake up late. The knee is the storage's; a "
-        "training needs more cores or hosts.",
-    )
-
-
-POINT_FLAGS = (client_behind, overshoot, steal, page_cache, retried, uneven_hosts)
+POINT_FLAGS = (client_late, steal, page_cache, retried, uneven_hosts)
 """The flags that follow from a point alone; a new one is a function here."""
 
 

@@ -35,18 +35,11 @@ SPANS = 40
 
 
 def point_of(
-    workload: Workload,
-    samples: int,
-    ranks: int,
-    rows: Steps,
-    played: Steps | None,
-    over: Whole = WHOLE,
-    **more: Any,
+    workload: Workload, samples: int, ranks: int, rows: Steps, over: Whole = WHOLE, **more: Any
 ) -> Point:
     """The point that the step log `rows` of `ranks` ranks shows; `more` are fields that it does not.
 
-    `samples` are those of the dataset, `played` the same steps in the processes' time (`analysis.here`).
-    `rows` may be those of a part of the ranks: `over` knows the others.
+    `samples` are those of the dataset. `rows` may be those of a part of the ranks: `over` knows the others.
     """
     sync = workload.training.sync
     plan = plan_for(workload, samples, ranks)
@@ -76,8 +69,6 @@ def point_of(
         wait_share=share_of_time(rows, "wait", over),
         barrier_share=share_of_time(rows, "barrier", over),
         overshoot_share=share_of_time(rows, "overshoot", over),
-        au_here=None if played is None else throughput(steady(played, over), over).au,
-        au_here_first=None if played is None else throughput(played, over).au,
         **more,
     )
     kept = lasting.bytes_per_second >= (1 - READ_BEFORE) * consumed.bytes_per_second
@@ -92,7 +83,7 @@ def measured_au(point: Point, workload: Workload, kept_up: bool = True) -> Point
     """
     if kept_up and au_measured(point.steps, workload):
         return point
-    return replace(point, au=math.nan, au_here=None if point.au_here is None else math.nan)
+    return replace(point, au=math.nan)
 
 
 def show_au(point: Point) -> str:

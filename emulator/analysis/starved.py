@@ -1,8 +1,7 @@
 """Shares of what starved the accelerators of a point, from each rank's account and the step log.
 
-A rank's account says what its waits for batches went into; the log says how long these were, how late its
-process was beyond them, and for whom it waited at barriers. All are the processes' time (`analysis.here`):
-what a training on these clients would lose.
+A rank's account says what its waits for batches went into; the log says how long these were, for how long its
+process held its accelerator up, and for whom it waited at barriers.
 """
 
 from __future__ import annotations
@@ -43,33 +42,25 @@ class RankAccount:
 
 
 def starved(
-    steps: Steps, played: Steps | None, ranks: Sequence[RankAccount], over: Whole = WHOLE
+    steps: Steps, ranks: Sequence[RankAccount], over: Whole = WHOLE
 ) -> tuple[Starved, dict[str, Starved]]:
     """The shares of what starved all ranks of a point together, and those of each host.
 
-    `steps` are those of the point, or of a part of its ranks, `played` the same in the processes' time
-    (`analysis.here`), `ranks` the accounts in rank order. The first step of a rank is left out: it waits for
-    a pipeline that is still empty.
+    `steps` are those of the point, or of a part of its ranks, `ranks` the accounts in rank order. The first
+    step of a rank is left out: it waits for a pipeline that is still empty.
     """
-    logged = _later(steps, over)
-    if played is None:
-        felt = logged.copy()
-        felt["late"] = 0.0
-    else:
-        # A rank that is woken late from a barrier begins its next step late: the others wait at the next one.
-        played = played.copy()
-        played["barrier"] -= played["late"]
-        late_after = played["late"].reshape(len(np.unique(played["rank"])), -1)
-        late_after[:, 1:], late_after[:, 0] = late_after[:, :-1].copy(), 0.0
-        felt = _later(played, over)
-    logged, felt = logged[: len(felt)], felt[: len(logged)]
-    waited, woken, barrier = logged["wait"].sum(axis=0), felt["late"], felt["barrier"]
-    lost = felt["wait"] + felt["overshoot"] + woken
-    late = np.maximum(0.0, lost.sum(axis=0) - waited)
-    seconds = (felt["compute"] + barrier + lost).sum(axis=0)
+    rows = table(steps, over)
+    first = min(1, len(rows) - 1)  # that one where there is no other
+    later, before = rows[first:], rows[: len(rows) - first]
+    waited, late, barrier = later["wait"], later["overshoot"], later["barrier"]
+    # A rank that is woken late from a barrier holds its next step up, and the others at the next barrier.
+    gates = over.max(before["barrier"].max(axis=1))[:, None] > 0
+    woken = np.where(gates, np.minimum(before["late"], late), 0.0)
+    lost = waited + late
+    seconds = (later["compute"] + barrier + lost).sum(axis=0)
     # From here on some numbers of each rank of the point: (all ranks, causes).
     hosts = over.all(np.array([rank.host for rank in ranks], "U64"))
-    mine = zip(ranks, waited, late, woken.sum(axis=0), strict=True)
+    mine = zip(ranks, *(each.sum(axis=0) for each in (waited, late, woken)), strict=True)
     *by_cause, guessed = over.all(np.array([_own(*rank) for rank in mine])).T
     own = np.array(by_cause).T
     numbers = over.all(np.unique(steps["rank"]))
@@ -77,19 +68,13 @@ def starved(
     everywhere = over.all(seconds)
     _move_to_link(own, hosts, everywhere)
     alone = _straggler(own, guessed, everywhere)
-    total = own[places] + _barriers(own, places, lost, barrier, felt["compute"], over)
+    total = own[places] + _barriers(own, places, lost, barrier, later["compute"], over)
     names = list(dict.fromkeys(hosts.tolist()))
     by_host = over.sum(np.array([total[hosts[places] == name].sum(axis=0) for name in names]))
     found = _shares(by_host.sum(axis=0))
     if alone is not None:
         found = replace(found, straggler=alone, straggler_host=str(hosts[alone]))
     return found, dict(zip(names, map(_shares, by_host), strict=True))
-
-
-def _later(steps: Steps, over: Whole) -> Steps:
-    """The steps of each rank but the first, shape (steps, ranks); that one where there is no other."""
-    rows = table(steps, over)
-    return rows[min(1, len(rows) - 1) :]
 
 
 def _own(rank: RankAccount, waited: float, late: float, woken: float) -> Floats:

@@ -168,8 +168,8 @@ class AcceleratorSpec:
     """Steps from one wait of the host for its accelerator to the next: 1 where it waits for each step, more
     where launches are queued and the host runs ahead, as with CUDA."""
     taking_seconds: Seconds = 0.0
-    """Part of `step_seconds` in which the process of a recorded job took a batch that was ready. AU here,
-    which adds what that costs in a replay, does not count it twice."""
+    """Part of `step_seconds` in which the process of a recorded job took a batch that was ready, at most. A
+    replay with torch takes it, too, and begins its steps earlier by as much: it does not count twice."""
     host_cpu_seconds: Seconds | None = None
     """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.
     None: not known."""

@@ -30,7 +30,10 @@ def _direct() -> Any:
 
 
 TORCH = LoaderPlugin(
-    get=_torch, summary="reads with PyTorch's DataLoader and np.load, at their CPU cost", tensors=True
+    get=_torch,
+    summary="reads with PyTorch's DataLoader and np.load, at their CPU cost",
+    tensors=True,
+    as_training=True,
 )
 DIRECT = LoaderPlugin(
     get=_direct, summary="shows what the storage can do: large requests, every byte read and discarded"

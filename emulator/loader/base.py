@@ -73,6 +73,9 @@ class LoaderPlugin:
     """Its line in `--help`."""
     tensors: bool = False
     """True if it needs PyTorch: its worker processes turn samples into tensors and crop them."""
+    as_training: bool = False
+    """True if a step begins when its process has the batch, as in a training, so that the client's delays
+    count. Otherwise it begins when the batch has arrived: AU is the storage's alone."""
 
 
 def stalled(timeout: float) -> StorageError:

@@ -29,7 +29,7 @@ class Flag:
     """A reason to doubt a number."""
 
     name: str
-    """Short name, for example `overshoot` or `page-cache`."""
+    """Short name, for example `client` or `page-cache`."""
     value: float
     """The measured value."""
     threshold: float
@@ -216,10 +216,6 @@ class Point:
     """Requests to an object store that were repeated: `timeout`, `busy`, `cut`, `connection` -> requests."""
     starved: Starved | None = None
     """Causes of the time in which accelerators starved, all hosts together."""
-    au_here: float | None = None
-    """AU in the processes' time: what a training on these clients gets. None: not in the log."""
-    au_here_first: float | None = None
-    """au_here over all steps, the first ones included."""
     course: Course | None = None
     """Throughput over time; None: too few steps."""
     step: Mapping[str, float] = field(default_factory=dict)

@@ -41,22 +41,17 @@ STEP = np.dtype(
         ("samples", "<i4"),  # samples in the batch
         ("bytes", "<i8"),  # bytes that were read for the batch
         ("begin", "<f8"),  # seconds since the start of the point, which all ranks share
-        ("wait", "<f8"),  # seconds that the accelerator waited for the batch
+        ("wait", "<f8"),  # seconds until the batch had arrived
         ("compute", "<f8"),  # nominal seconds of compute
-        ("overshoot", "<f8"),  # seconds that it was occupied for longer than that
+        ("overshoot", "<f8"),  # seconds that its own process held the accelerator up
         ("barrier", "<f8"),  # seconds that it waited for other ranks
         ("late", "<f8"),  # seconds after the end of the step at which its process was there; in none of these
         # Moments, seconds since the start of the point; NaN: not measured.
         ("requested", "<f8"),  # when reading for the batch began
         ("arrived", "<f8"),  # when all of it had been read
-        ("got", "<f8"),  # when the process had it
-        ("woke", "<f8"),  # when the process was back from computing on it, before any barrier
     ]
 )
-"""Layout of a row. `begin` of a step plus its wait, compute, overshoot and barrier is `begin` of the next.
-
-These are the accelerator's time. What its process did when is in the columns after them (`analysis.here`).
-"""
+"""Layout of a row. `begin` of a step plus its wait, compute, overshoot and barrier is `begin` of the next."""
 
 Steps = NDArray[np.void]
 """Rows of dtype STEP, shape (steps,)."""

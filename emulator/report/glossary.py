@@ -13,9 +13,8 @@ GLOSSARY = {
     "loader": "The part that reads and prepares batches: torch is PyTorch's DataLoader with its worker "
     "processes; direct reads the same bytes in the same order for a fraction of the CPU.",
     "AU": "Accelerator utilization: nominal compute over elapsed time, the first step of each epoch "
-    "left out, as MLPerf Storage defines it.",
-    "AU here": "The AU that a training on these clients would get: the same steps in the time of the "
-    "processes, with every delay of the client.",
+    "left out, as MLPerf Storage defines it. With the torch loader it is that of a training on these "
+    "clients, with every delay of theirs; with direct it is what the storage can feed.",
     "X/X_ideal": "Samples per second over what accelerators that never wait would consume.",
     "ideal": "Processes x batch size / step time: the throughput if no process ever waited.",
     "knee": "The largest number of processes that still get the threshold's share of their ideal "
@@ -28,7 +27,8 @@ GLOSSARY = {
     "wait": "The share of the time in which an accelerator had no batch.",
     "barrier": "Time in which a process waited for the others, where training would. Figures count it as "
     "what the slowest process did at the same time.",
-    "overshoot": "Time by which the emulating process woke up late and so held up its accelerator.",
+    "overshoot": "Time by which the emulating process held up its accelerator: it took its batch late, or "
+    "woke up late.",
     "bound": "The limit of a point: compute (all accelerators are fed), storage, a client's CPU, CPU "
     "quota or link, or the loader. The evidence stands beside it.",
     "flag": "A reason to doubt a point: what was measured, the threshold, and what to do. A flag "
@@ -46,7 +46,6 @@ TERMS = {
     "ranks": "process",
     "accel.": "process",
     "AU %": "AU",
-    "AU here %": "AU here",
     "X/X_ideal": "X/X_ideal",
     "bound by": "bound",
     "wait %": "wait",

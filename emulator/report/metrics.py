@@ -14,10 +14,7 @@ OF_POINTS: dict[str, tuple[str, Callable[[Point], float | None]]] = {
     "feedrate_throughput_bytes_per_second": (
         "Bytes per second read by all ranks.", lambda point: point.bytes_per_second
     ),
-    "feedrate_au_ratio": ("Accelerator utilization that the storage allows.", lambda point: point.au),
-    "feedrate_au_here_ratio": (
-        "Accelerator utilization that trainings on these clients get.", lambda point: point.au_here
-    ),
+    "feedrate_au_ratio": ("Accelerator utilization.", lambda point: point.au),
     "feedrate_ideal_ratio": ("Throughput over that of accelerators that never wait.", lambda p: p.x_ideal),
 }  # fmt: skip
 """Name -> help and value of the gauges that every process count has."""

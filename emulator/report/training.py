@@ -64,9 +64,8 @@ def answer(result: RunResult) -> str:
     text = f"{rate} ({samples} {whose}samples/s), {ideal} % of the ideal throughput"
     if math.isnan(point.au):
         return f"{text}; AU is not measured: too few steps beside the batches that are read ahead."
-    here = "" if point.au_here is None else f"; a training on these clients gets {percent(point.au_here)} %"
     first = ", without the first step of each epoch" if point.epochs > 1 else ""
-    return f"{text}, at {percent(point.au)} % accelerator utilization{first}{here}."
+    return f"{text}, at {percent(point.au)} % accelerator utilization{first}."
 
 
 def setting(result: RunResult) -> str:
@@ -123,7 +122,6 @@ def points_table(result: RunResult) -> Table:
             point.bytes_per_second / 1e9,
             point.bytes_per_second / point.ranks / 1e6,
             point.au * 100 if computes(point) else None,
-            "" if point.au_here is None else point.au_here * 100 if computes(point) else None,
             "" if point.au_published is None else point.au_published * 100,
             "" if point.samples_per_second_published is None else point.samples_per_second_published,
             point.x_ideal if computes(point) else None,
@@ -141,7 +139,6 @@ def points_table(result: RunResult) -> Table:
         Column("GB/s", three_digits),
         Column("MB/s\nper rank"),
         Column("AU %", one_place),
-        Column("AU\nhere %", one_place),
         Column("AU %,\npublished", one_place),
         Column("samples/s,\npublished", room=90),
         Column("X/\nX_ideal", three_places),
@@ -153,7 +150,7 @@ def points_table(result: RunResult) -> Table:
     return Table(caption="", columns=columns, rows=tuple(rows), flagged=flagged).without_empty_columns()
 
 
-PLAIN = ("samples_per_second", "bytes_per_second", "ideal_samples_per_second", "x_ideal", "au", "au_here")
+PLAIN = ("samples_per_second", "bytes_per_second", "ideal_samples_per_second", "x_ideal", "au")
 """Fields of a point that a CSV has under their own names."""
 LATENCIES = ("read_p50", "read_p90", "read_p99", "read_p999", "read_max")
 
@@ -189,8 +186,7 @@ def _finite(value: float | None) -> float | None:
 
 def starved_by(point: Point, starved: Starved | None) -> str:
     """The shares of what starved the accelerators, all or a host's, where they did: `storage 92 %`."""
-    here = point.au if point.au_here is None else point.au_here
-    if starved is None or 1 - min(point.x_ideal, here) < STARVED:
+    if starved is None or 1 - min(point.x_ideal, point.au) < STARVED:
         return ""
     shares = sorted(((getattr(starved, cause), cause) for cause in CAUSES), reverse=True)
     return ", ".join(f"{cause} {share * 100:.0f} %" for share, cause in shares if share >= 0.1)

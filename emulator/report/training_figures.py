@@ -19,7 +19,7 @@ from emulator.analysis.search import KneeSearch, believe, observe
 from emulator.record.host import HostRows
 from emulator.record.result import Point, RunResult
 from emulator.report import figure as fig
-from emulator.report.table import number, percent
+from emulator.report.table import number
 from emulator.report.view import marks_line
 from emulator.units import show_rate, show_seconds
 
@@ -70,8 +70,6 @@ def told(point: Point) -> str:
     ]
     if computes(point):
         parts += [show_au(point), f"X/X_ideal {point.x_ideal:.3f}"]
-        if point.au_here is not None and not math.isnan(point.au_here):
-            parts.append(f"AU here {percent(point.au_here)} %")
     if point.bound:
         parts.append(f"limited by {LIMIT_NAMES[point.bound.kind]}")
     if point.flags:
@@ -313,8 +311,9 @@ def step_time(result: RunResult) -> fig.Figure | None:
         name="step-time",
         title="Where a step goes, mean",
         caption="Mean over steps and processes: compute is the emulated accelerator, wait is for "
-        "data, overshoot is the emulator itself. Time at a barrier counts as what the last process did "
-        "longer than this one; as barrier where the step log does not tell." + _of_some(result),
+        "data, overshoot is for a process that took its batch or woke up late. Time at a barrier counts as "
+        "what the last process did longer than this one; as barrier where the step log does not tell."
+        + _of_some(result),
         x=fig.Axis(title=fig.PROCESSES, kind="names", whole=True),
         y=fig.rate_axis(most * 1.15 or 1.0, show_seconds),
         marks=(fig.Bars(stacks=tuple(seconds.items()), colours=tuple(PARTS.values())),),

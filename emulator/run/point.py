@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from emulator.analysis.here import here_of
 from emulator.analysis.parts import Floats
 from emulator.analysis.point import point_of
 from emulator.analysis.starved import RankAccount, starved
@@ -29,6 +28,7 @@ from emulator.record.machine import cores
 from emulator.record.result import HostShare, Point, Starved
 from emulator.record.schedstat import Books
 from emulator.record.steps import Spool, StepLog, Steps
+from emulator.registry import LOADERS
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
 from emulator.run.account import Accounted
 from emulator.run.barrier import StepBarrier
@@ -92,14 +92,12 @@ def run_point(
     direct = job.direct and dataset.store.takes_direct()
     trained = _trained(job, dataset, number, comm, spool, progress, links, direct)
     workload, node = job.workload, comm.node()
-    played = here_of(trained.rows, workload, comm)
-    lost, by_host = _starved(trained, played, comm) or (None, {})
+    lost, by_host = _starved(trained, comm) or (None, {})
     point = point_of(
         workload,
         dataset.manifest.samples,
         comm.size,
         trained.rows,
-        played,
         comm,
         starved=lost,
         barrier_seconds=trained.barrier_seconds,
@@ -190,6 +188,8 @@ def _trained(
                 sync=workload.training.sync,
                 rank=comm.rank,
                 barrier=barrier.wait,
+                as_training=LOADERS.load(job.loader).as_training,
+                taking=workload.accelerator.taking_seconds,
                 meanwhile=meanwhile,
             )
         finally:
@@ -210,7 +210,7 @@ def _trained(
     )
 
 
-def _starved(own: _Own, played: Steps | None, comm: Comm) -> tuple[Starved, dict[str, Starved]] | None:
+def _starved(own: _Own, comm: Comm) -> tuple[Starved, dict[str, Starved]] | None:
     """Return what starved the accelerators, in total and by host; None if a host has no schedstat.
 
     Collective over `comm`.
@@ -220,7 +220,7 @@ def _starved(own: _Own, played: Steps | None, comm: Comm) -> tuple[Starved, dict
         return None
     share = activity["busy_share"] or 0.0
     stolen = min(0.9, (activity["steal_share"] or 0.0) / share) if share else 0.0
-    return starved(own.rows, played, [replace(own.account, stolen=stolen)], comm)
+    return starved(own.rows, [replace(own.account, stolen=stolen)], comm)
 
 
 def _host_share(own: _Own, node: Comm, by_host: dict[str, Starved]) -> HostShare | None:

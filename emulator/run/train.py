@@ -1,12 +1,14 @@
 """The training loop of one rank: read a batch, compute, wait for the other ranks (DESIGN.md, One rank).
 
-The columns are times of the accelerator. It starts a step at the end of its previous one or, after a barrier,
-of the last rank's. Its process may notice later: of 100 ranks on two cores some always run late, and AU was
-81 to 87 % while data arrived in time. Only a process that is late by more than the step delays its
-accelerator: that is overshoot.
+With a loader that reads as a training does, a step computes from when its process has the batch, and ends
+when the process wakes up, as in a training: what the process adds is overshoot.
+
+Other loaders show what the storage can feed. Their accelerators keep their pace: a step begins when its batch
+has arrived and the previous step, or at a barrier the last rank's, has ended. The process may notice later:
+of 100 ranks on two cores some always run late, and AU was 81 to 87 % while data arrived in time. Only a
+process that is late by more than the step delays its accelerator: that is overshoot.
 
 A process whose accelerator queues steps (`accelerator.in_flight`) takes batches while earlier steps compute.
-In the log it returns from a step at the end of the step, or later if it was late.
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ def train(
     sync: Literal["step", "epoch", "none"] = "none",
     rank: int = 0,
     barrier: Callable[[float], float] = lambda end: end,
+    as_training: bool = False,
+    taking: float = 0.0,
     meanwhile: Callable[[float], None] = lambda now: None,
 ) -> float:
     """Train as `plan` says, with one row per step in `log`; return the seconds until the last step ended.
 
     `compute(begin)` is Accelerator.compute, or that of a real accelerator. `rank` is this rank's number among
     the active ones. `barrier(end)` waits for all active ranks and returns the latest `end`; the loop starts
-    with a barrier, and `sync` says when others follow. `meanwhile(now)` is called once a step for
-    bookkeeping. Every second is in one column of one row. Raises the loader's errors.
+    with a barrier, and `sync` says when others follow. `as_training` is LoaderPlugin's, `taking`
+    AcceleratorSpec.taking_seconds. `meanwhile(now)` is called once a step for bookkeeping. Every second is in
+    one column of one row. Raises the loader's errors.
     """
     start = free = barrier(clock.now())  # the same start for all ranks
     batches = (batch for portions in plan.stretches(rank) for batch in loader.read(portions))
@@ -45,8 +50,9 @@ def train(
         got = clock.now()
         meanwhile(got)  # host work overlaps compute, as in a training
         begin = max(free, batch.ready)
-        nominal, computed = compute(begin)
-        woke = max(computed, clock.now())
+        nominal, computed = compute(max(begin, got - taking) if as_training else begin)
+        if as_training:
+            computed = max(computed, clock.now())
         end = computed
         if sync == "step" or (sync == "epoch" and plan.ends_epoch(number)):
             end = barrier(computed)
@@ -64,8 +70,6 @@ def train(
             late=max(0.0, clock.now() - end),
             requested=batch.began - start,
             arrived=batch.ready - start,
-            got=got - start,
-            woke=woke - start,
         )
         free = end
     clock.sleep_until(free)  # steps that are still queued

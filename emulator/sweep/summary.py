@@ -24,7 +24,6 @@ from emulator.analysis.flags import (
     unchecked_job,
     unlike_job,
 )
-from emulator.analysis.here import here_of
 from emulator.analysis.knee import find_knee
 from emulator.analysis.point import point_of
 from emulator.analysis.storage_limit import Reading
@@ -150,8 +149,7 @@ def _cut_off(out: Path, number: int, result: RunResult) -> Point | None:
     rows = np.concatenate([np.zeros(0, STEP), *first])
     workload = stored_workload(result.workload)
     samples = int(result.dataset["samples"])
-    played = here_of(rows, workload)
-    point = point_of(workload, samples, len(ranks), rows, played)
+    point = point_of(workload, samples, len(ranks), rows)
     if len(rows) == count:
         return point
     sentence = (

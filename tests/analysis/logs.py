@@ -1,4 +1,4 @@
-"""Step logs of ranks whose costs are known, as THE loop writes them."""
+"""Step logs of ranks whose costs are known, as the loop of a training writes them."""
 
 import numpy as np
 
@@ -10,31 +10,29 @@ COSTS = ("gap", "hand", "sleep", "wake")
 
 
 def emulated(costs, sync, per_epoch=4, *, ask=False):
-    """The step log of ranks with these costs, each of shape (steps, ranks), as THE loop writes it.
+    """Return the step log of ranks with these costs, each of shape (steps, ranks).
 
     With `ask`, a batch is asked for when the one before it was taken, and `gap` is how long it then takes.
     """
     steps, ranks = costs["gap"].shape
     arrived = np.cumsum(costs["gap"], axis=0)
     rows = np.zeros((ranks, steps), dtype=STEP)
-    free, process = np.zeros(ranks), np.zeros(ranks)
-    got = np.zeros(ranks)
+    free, process, got = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
     for k in range(steps):
         rows[:, k]["requested"] = got if ask else 0.0
         if ask:
             arrived[k] = got + costs["gap"][k]
         got = np.maximum(process, arrived[k]) + costs["hand"][k]
         begin = np.maximum(free, arrived[k])
-        computed = np.maximum(begin + STEP_SECONDS, got)
-        woke = computed + costs["sleep"][k]
+        computed = got + STEP_SECONDS + costs["sleep"][k]
         gate = sync == "step" or (sync == "epoch" and ((k + 1) % per_epoch == 0 or k + 1 == steps))
         end = np.full(ranks, computed.max()) if gate else computed
-        process = woke.max() + costs["wake"][k] if gate else woke
+        process = end + costs["wake"][k] if gate else end
         row = rows[:, k]
         row["rank"], row["epoch"], row["step"] = np.arange(ranks), k // per_epoch, k % per_epoch
         row["samples"], row["begin"], row["wait"], row["compute"] = 1, free, begin - free, STEP_SECONDS
         row["overshoot"], row["barrier"] = computed - begin - STEP_SECONDS, end - computed
-        row["late"], row["arrived"], row["got"], row["woke"] = process - end, arrived[k], got, woke
+        row["late"], row["arrived"] = process - end, arrived[k]
         free = end
     return rows.reshape(-1)
 

@@ -27,7 +27,6 @@ HOG = host("b", busy_share=1.0, runqueue=20.0, cpu_seconds=10.0, wait_seconds=20
             "",
         ),  # sleepers waking together
         (point(4, 0.6, hosts=()), "storage", ""),
-        (point(4, 0.6, au_here=None), "storage", ""),
     ],
 )
 def test_without_schedstat_the_load_of_the_hosts_decides(found, kind, only):
@@ -135,14 +134,18 @@ def test_storage_that_answers_at_once_is_asked_too_little():
 
 
 def test_a_training_that_is_late_is_not_bound_by_compute():
-    """The storage fed every accelerator; the processes that were to train had no cores."""
+    """The storage had every batch in time; the processes that were to train had no cores."""
     late = lost(storage=0.0, cores=1.0)
-    found = point(16, 0.99, au_here=0.54, hosts=(host(starved=late),), starved=late)
-    named = classify(found)
-    assert named.kind == "client-cpu"
-    assert not held(replace(found, bound=named)), "for the storage it is a count that is fed"
-    kinds = [classify(replace(found, au_here=here)).kind for here in (0.91, 0.89)]
+
+    def found(x_ideal, held_up):
+        step = {"compute": x_ideal, "overshoot": held_up, "wait": 1 - x_ideal - held_up}
+        made = point(16, x_ideal, step=step, hosts=(host(starved=late),), starved=late)
+        return replace(made, bound=classify(made))
+
+    assert found(0.54, 0.46).bound.kind == "client-cpu" and held(found(0.54, 0.46))
+    kinds = [found(x_ideal, 1 - x_ideal).bound.kind for x_ideal in (0.91, 0.89)]
     assert kinds == ["compute", "client-cpu"], "handing batches over alone may cost 5 % with torch"
+    assert found(0.93, 0.0).bound.kind == "client-cpu"
 
 
 @pytest.mark.parametrize(("cost", "kind"), [(0.3, "emulator"), (0.05, "storage")])

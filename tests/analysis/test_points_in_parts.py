@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import drawn, emulated
 
-from emulator.analysis.here import here
 from emulator.analysis.parts import Whole
 from emulator.analysis.point import point_of
 from emulator.analysis.starved import CAUSES, RankAccount, starved
@@ -95,10 +94,9 @@ def test_a_point_in_parts_is_the_point_of_all_rows(seed, ranks, steps, epoch, sy
 
     def figures(part, *over):
         own = [accounts[rank] for rank in np.unique(part["rank"])]
-        played = here(part, sync, 2, *over)
-        lost, hosts = starved(part, played, own, *over)
+        lost, hosts = starved(part, own, *over)
         rates = rate_series(busy(part, *over), 20, *over).rates
-        return point_of(workload, 400, ranks, part, played, *over), lost, hosts, tuple(rates.tolist())
+        return point_of(workload, 400, ranks, part, *over), lost, hosts, tuple(rates.tolist())
 
     whole = figures(rows)
     for found in in_parts(rows, cuts, figures):

@@ -189,5 +189,5 @@ def test_au_that_is_shown_is_what_the_storage_sustains(steps, share, workers):
     """Storage gives `share` of what the accelerator asks for; a batch of each worker is read ahead."""
     workload = load_workload("unet3d-tiny", [f"loader.prefetch={workers}", "accelerator.step_seconds=0.1"])
     rows = read_in_waves(share * 10.0, steps, 0.1, workers)
-    au = point_of(workload, 10_000, 1, rows, None).au
+    au = point_of(workload, 10_000, 1, rows).au
     assert np.isnan(au) or au == pytest.approx(min(1.0, share), abs=0.06)

@@ -1,4 +1,4 @@
-"""On devices whose every request takes a known time: AU here beside the AU of a plain PyTorch training."""
+"""On devices whose every request takes a known time: AU beside that of a plain PyTorch training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def device(request, tmp_path):
     indirect=True,
     ids=lambda given: f"{1000 * given[0]:g}ms, jitter {given[1]}, {given[2] / 1e6:g} MB/s",
 )
-def test_au_here_is_what_a_training_gets(device, tmp_path, request):
+def test_au_is_what_a_training_gets(device, tmp_path, request):
     table = tmp_path / "table.md"
     command = [sys.executable, str(ROOT / "benchmarks/against_pytorch.py"), str(device)]
     subprocess.run([*command, "--only", "^cold", "--out", str(table)], check=True)

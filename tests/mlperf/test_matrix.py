@@ -143,7 +143,7 @@ def steps_of(result: RunResult) -> np.ndarray:
         rows["epoch"], rows["step"] = np.divmod(order, point.steps // point.epochs)
         rows["compute"], rows["wait"] = step, step / point.au - step
         rows["begin"] = order * (step / point.au)
-        for moment in ("requested", "arrived", "got", "woke"):
+        for moment in ("requested", "arrived"):
             rows[moment] = np.nan
         parts.append(rows)
     return np.concatenate(parts)

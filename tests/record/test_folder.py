@@ -89,7 +89,7 @@ def test_spools_lose_at_most_the_torn_last_row(
     tmp_path_factory: pytest.TempPathFactory, steps: np.ndarray, cut: int, torn: int
 ) -> None:
     steps = steps.copy()
-    steps["woke"] = 1.5
+    steps["arrived"] = 1.5
     file = make_spool(tmp_path_factory.mktemp("out"), 7)
     with Spool(file, 1, 3) as spool:
         spool.append(steps[:cut])
@@ -108,7 +108,7 @@ def test_ranks_of_a_host_share_a_spool_and_none_writes_over_another(tmp_path: Pa
         for size in (1, 1500, 700):
             for place, spool in enumerate(spools[:2]):  # the last rank is not active
                 rows = np.zeros(size, dtype=STEP)
-                rows["rank"], rows["step"], rows["woke"] = place, np.arange(size), 1.0
+                rows["rank"], rows["step"], rows["arrived"] = place, np.arange(size), 1.0
                 rows["point"] = len(written) // 2
                 spool.append(rows)
                 written.append(rows)
@@ -134,7 +134,7 @@ def one_line(error: pytest.ExceptionInfo[FeedrateError]) -> str:
 
 def test_spooled_rows_of_later_points_follow_those_of_the_parquet_file(tmp_path: Path) -> None:
     steps = np.zeros(6, dtype=STEP)
-    steps["point"], steps["woke"] = [0, 0, 1, 1, 2, 2], 1.0
+    steps["point"], steps["arrived"] = [0, 0, 1, 1, 2, 2], 1.0
     write_steps(tmp_path, steps[:4])
     with Spool(make_spool(tmp_path, 0)) as spool:
         spool.append(steps[2:])
@@ -149,7 +149,7 @@ def spooled(file: Path, world: int, points: int) -> np.ndarray:
         world // 2,
         [0, 1, 2] * points,
     )
-    rows["begin"], rows["woke"] = np.arange(3 * points) + world / 10, 1.0
+    rows["begin"], rows["arrived"] = np.arange(3 * points) + world / 10, 1.0
     with Spool(file, world // 4, 2) as spool:
         spool.append(rows)
     return rows
@@ -234,7 +234,7 @@ def test_a_run_that_fails_before_it_begins_leaves_an_earlier_result_as_it_is(tmp
 def test_a_result_folder_goes_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     kept = ResultFolder.create(tmp_path, begun(), force=False).result
     rows = np.zeros(3, dtype=STEP)
-    rows["point"], rows["woke"] = [0, 0, 1], 1.0
+    rows["point"], rows["arrived"] = [0, 0, 1], 1.0
     with Spool(make_spool(tmp_path, 0)) as spool:
         spool.append(rows)
     claim_failure(tmp_path, "the storage hangs")

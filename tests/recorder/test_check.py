@@ -30,7 +30,8 @@ def test_a_replay_that_runs_ahead_is_as_fast_as_its_accelerator():
     for step in range(60):
         now = max(now + 0.007, ends[-20] if step >= 20 else 0.0)
         ends.append(max(ends[-1], now) + 0.025)
-        rows[step]["step"], rows[step]["got"], rows[step]["woke"] = step, now, ends[-1]
+        rows[step]["step"], rows[step]["begin"], rows[step]["compute"] = step, ends[-2], 0.025
+        rows[step]["wait"] = ends[-1] - ends[-2] - 0.025
     found = _pace(rows, 4 + 19)
     assert found is not None and found.seconds == pytest.approx(0.025)
 

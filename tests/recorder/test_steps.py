@@ -104,6 +104,7 @@ def test_of_a_job_that_marks_its_steps_reads_are_taken_off_or_make_a_bound():
     assert sum(alone.quantiles) / len(alone.quantiles) == pytest.approx(0.07)
     ahead = less_reading(step, 0.06, 2)
     assert ahead.seconds == pytest.approx(0.1) and not ahead.bound
+    assert (alone.taking, ahead.taking) == (0.0, None), "a batch may be taken anywhere between two marks"
     assert less_reading(step, 0.16, 2).bound and less_reading(step, None, 0).bound
 
 

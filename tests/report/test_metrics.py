@@ -44,7 +44,7 @@ def test_the_dashboard_asks_for_metrics_that_are_written() -> None:
         for name in re.findall(r"feedrate_\w+", target["expr"])
     }
     made, limit = plain_sweep(), Bound(kind="storage", evidence=())
-    known = replace(made, points=tuple(replace(p, au_here=0.5, bound=limit) for p in made.points))
+    known = replace(made, points=tuple(replace(p, bound=limit) for p in made.points))
     written = {family.name for family in text_string_to_metric_families(as_openmetrics(known))}
     assert asked and asked <= written
 

@@ -65,7 +65,9 @@ class Listener:
         return self.told
 
 
-def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", barrier=None, clock=None):
+def rows_of(
+    loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", barrier=None, clock=None, **how
+):
     log = StepLog(point=3, rank=0)
     clock = Listener(clock or MonotonicClock())
     plan = RankPlan(
@@ -78,15 +80,18 @@ def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none"
         return begun[-1]
 
     compute = Accelerator(repeat(step), clock).compute
-    seconds = train(plan, loader, compute, log, clock, sync=sync, barrier=noted)
+    seconds = train(plan, loader, compute, log, clock, sync=sync, barrier=noted, **how)
     return log.rows(), seconds, clock.told - begun[0]
 
 
 @pytest.mark.parametrize("sync", ["none", "step", "epoch"])
 @pytest.mark.parametrize("delay", [0.0, 0.004])
-def test_the_columns_sum_to_the_loop_time(sync, delay):
+@pytest.mark.parametrize("as_training", [True, False])
+def test_the_columns_sum_to_the_loop_time(sync, delay, as_training):
     barrier = BusyBarrier(0.0002)
-    rows, seconds, measured = rows_of(MemoryLoader(delay), sync=sync, barrier=barrier)
+    rows, seconds, measured = rows_of(
+        MemoryLoader(delay), sync=sync, barrier=barrier, as_training=as_training
+    )
     assert durations(rows).sum() == pytest.approx(seconds, rel=1e-9)
     assert durations(rows).sum() + rows["late"][-1] == pytest.approx(measured, rel=1e-6)
     assert np.allclose(rows["begin"][1:], (rows["begin"] + durations(rows))[:-1], atol=1e-9)
@@ -114,6 +119,47 @@ def test_a_batch_counts_from_its_arrival_not_from_when_somebody_looks():
     rows, _, _ = rows_of(loader, clock=clock, epochs=1)
     assert rows["wait"] == pytest.approx([0.0, 0.495, 0.0])
     assert rows["late"] == pytest.approx(0.004)
+
+
+COSTS = st.lists(st.tuples(*[st.floats(0.0, 0.05)] * 2), min_size=1, max_size=30)
+
+
+@given(COSTS, st.floats(0.0, 0.01), st.floats(0.0, 0.02))
+def test_a_training_spends_what_a_plain_loop_does(costs, late, taking):
+    """Batches arrive after a gap and are then handed over; a recorded step has `taking` of that in it."""
+    clock, loader = LateClock(late), MemoryLoader()
+
+    def read(portions):
+        for gap, hand in costs:
+            ready = clock.time + gap
+            clock.time = ready + hand
+            yield Batch(4, 400, ready)
+
+    loader.read = read
+    rows, seconds, _ = rows_of(
+        loader, samples=4 * len(costs), epochs=1, clock=clock, as_training=True, taking=taking
+    )
+    now = 0.0
+    for gap, hand in costs:
+        now += gap + hand
+        now += max(0.0, 0.005 - min(hand, taking)) + late
+    assert seconds == pytest.approx(now)
+    assert rows["wait"] == pytest.approx([gap for gap, _ in costs], abs=1e-9)
+    assert (rows["overshoot"] >= -1e-9).all() and (rows["late"] == 0).all()
+
+
+def test_a_training_is_held_up_at_a_barrier_by_who_wakes_up_last():
+    peers = []
+
+    def late_peer(end):
+        peers.append(end)
+        clock.time = max(clock.time, end) + 0.01
+        return clock.time - 0.001  # this one is woken 1 ms after the last one came
+
+    clock = LateClock(0.004)
+    rows, _, _ = rows_of(MemoryLoader(), sync="step", barrier=late_peer, clock=clock, as_training=True)
+    assert rows["barrier"] == pytest.approx(0.009) and rows["late"] == pytest.approx(0.001)
+    assert rows["overshoot"][1:] == pytest.approx(0.005), "woken late, taken late, 4 ms late again"
 
 
 @given(st.lists(st.floats(0.002, 0.5), min_size=1, max_size=30))
@@ -163,8 +209,10 @@ def test_sync_by_epoch_waits_once_an_epoch():
 QUEUES = st.lists(st.tuples(st.floats(0, 0.5), st.floats(0.01, 0.5)), min_size=1, max_size=30)
 
 
-@given(QUEUES, st.integers(1, 5))
-def test_a_queue_is_worked_off_in_order_and_its_process_waits_for_it_now_and_then(steps, in_flight):
+@given(QUEUES, st.integers(1, 5), st.booleans())
+def test_a_queue_is_worked_off_in_order_and_its_process_waits_for_it_now_and_then(
+    steps, in_flight, as_training
+):
     """A step begins at max(end of the one before, its batch); each `in_flight` steps the queue runs empty."""
     clock = LateClock(0.0)
     start, arrives, ends, taken = clock.time, 0.0, [], []
@@ -187,10 +235,14 @@ def test_a_queue_is_worked_off_in_order_and_its_process_waits_for_it_now_and_the
         plan=EpochPlan(samples=4 * len(steps), ranks=1, batch_size=4), epochs=1, steps=None, seed=7
     )
     compute = Accelerator(iter(lasts), clock, in_flight).compute
-    seconds = train(plan, loader, compute, log, clock)
+    taken_at = []
+    seconds = train(
+        plan, loader, compute, log, clock, as_training=as_training,
+        meanwhile=lambda now: taken_at.append(now - start),
+    )  # fmt: skip
     rows = log.rows()
-    assert rows["got"] == pytest.approx(taken, abs=1e-9) and seconds == pytest.approx(ends[-1])
+    assert taken_at == pytest.approx(taken, abs=1e-9) and seconds == pytest.approx(ends[-1])
     assert rows["begin"] + durations(rows) == pytest.approx(ends)
     assert rows["compute"].sum() / seconds == pytest.approx(sum(lasts) / ends[-1])
     assert clock.time == pytest.approx(start + seconds), "the loop ends when the queue is empty"
-    assert rows["late"] == pytest.approx(0.0) and rows["woke"] == pytest.approx(ends)
+    assert rows["late"] == pytest.approx(0.0)

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from emulator.analysis.here import here_of
 from emulator.analysis.point import point_of
 from emulator.config.workload import load_workload
 from emulator.errors import DatasetError
@@ -50,9 +49,7 @@ def test_the_batches_are_the_plans():
 def test_a_point_is_what_the_emulators_summary_makes_of_its_steps(sync):
     workload = load_workload("unet3d-a100", [f"training.sync={sync}"])
     found = predict(simulation(on(12 * DEMAND, hosts=3, nic=5 * DEMAND), workload), 14, number=2)
-    expected = point_of(
-        workload, 2000, 14, found.steps, here_of(found.steps, workload), hosts=found.point.hosts
-    )
+    expected = point_of(workload, 2000, 14, found.steps, hosts=found.point.hosts)
     for name, value in asdict(expected).items():
         got = getattr(found.point, name)
         assert got == (pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value) or (

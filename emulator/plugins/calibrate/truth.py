@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.drift import repeat_interval
-from emulator.analysis.here import here
 from emulator.analysis.throughput import Throughput, throughput
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec
@@ -124,14 +123,8 @@ class Pairs:
             plan.require_a_step()
             log = StepLog(0, 0)
             rank_plan = RankPlan(plan=plan, steps=self._request.steps + 1, seed=number)
-            train(rank_plan, loader, accelerator.compute, log, MonotonicClock())
-            # The log of an emulated accelerator has the accelerator's time: convert it to the process's.
-            played = (
-                None
-                if isinstance(accelerator, RealAccelerator)
-                else here(log.rows(), "none", self._spec.queued)
-            )
-            return throughput(log.rows(1) if played is None else played[1:])
+            train(rank_plan, loader, accelerator.compute, log, MonotonicClock(), as_training=True)
+            return throughput(log.rows(1))
         finally:
             loader.close()
 

@@ -24,7 +24,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from emulator.analysis.here import here_of
 from emulator.analysis.throughput import durations
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload, stored_workload
@@ -264,21 +263,18 @@ def _training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder
     start = _begun(result, math.ceil(sum(point.seconds for point in result.points)))
     runs = []
     for number, point in enumerate(result.points):
-        rows = _whole_steps(out, number, point.ranks, workload)
+        rows = _whole_steps(out, number, point.ranks)
         runs.append(_training_run(result, workload, number, rows, start, version))
         start += timedelta(seconds=math.ceil(point.seconds))
     return runs
 
 
-def _whole_steps(out: Path, number: int, ranks: int, workload: Workload) -> Steps:
+def _whole_steps(out: Path, number: int, ranks: int) -> Steps:
     """Return the rows of a point. Raises SpecError if they cannot be exported, StorageError."""
     rows = read_steps(out, number)
     counts = np.unique(rows["rank"], return_counts=True)[1]
     if len(counts) != ranks or len(set(counts.tolist())) != 1:
         raise SpecError(f"{out} does not have the same steps for all {ranks} ranks", "run it again")
-    # DLIO measures in its processes' own time, so use that if the log has it.
-    trained = here_of(rows, workload)
-    rows = rows if trained is None else trained
     first = rows[rows["rank"] == rows["rank"][0]]
     longest = int(np.unique(first["epoch"], return_counts=True)[1].max())
     if longest < LEAST_STEPS:

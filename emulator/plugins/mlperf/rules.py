@@ -226,10 +226,9 @@ def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun
             "samples_per_file": result.dataset.get("samples_per_file"),
             "version": "",
         }
-    measured = point.au if point.au_here is None else point.au_here
     return TrainedRun(
         point=point,
-        au=fmean(facts.get("au_published") or [measured if au is None else au]),
+        au=fmean(facts.get("au_published") or [point.au if au is None else au]),
         seed=facts.get("seed"),
         saved=facts.get("saved"),
         memory=facts.get("memory_bytes"),

@@ -152,12 +152,10 @@ def imported_point(imported: ImportedTraining) -> Point:
         ideal_samples_per_second=ideal,
         x_ideal=same,
         au=same,
-        au_here=same,  # DLIO logs only the processes' time
         au_published=figures.au_published,
         samples_per_second_published=published.mean_rate,
         x_ideal_first=every,
         au_first=every,
-        au_here_first=every,
         wait_share=share_of_time(rows, "wait") if logged else math.nan,
         barrier_share=share_of_time(rows, "barrier") if logged else math.nan,
         flags=tuple(_flags(imported)),

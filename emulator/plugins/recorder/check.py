@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from emulator import live
+from emulator.analysis.throughput import durations
 from emulator.cli.entry import rank_server
 from emulator.config.workload import UNLIKE, ReplaySpec, Workload
 from emulator.dataset.manifest import Manifest, write_manifest
@@ -217,7 +218,8 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
         of_rank = of_rank[np.lexsort((of_rank["step"], of_rank["epoch"]))]
         of_rank = of_rank[settled(of_rank["epoch"], of_rank["step"], ahead)]
         inside = np.flatnonzero(of_rank["epoch"][1:] == of_rank["epoch"][:-1]) + 1
-        seconds += float((of_rank["woke"][inside] - of_rank["woke"][inside - 1]).sum())
+        ends = of_rank["begin"] + durations(of_rank) - of_rank["barrier"]
+        seconds += float((ends[inside] - ends[inside - 1]).sum())
         waited += float(of_rank["wait"][inside].sum())
         steps += len(inside)
     if not steps or not seconds:

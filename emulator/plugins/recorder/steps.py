@@ -76,8 +76,9 @@ class StepTime:
     """Steps from one wait of the host for its accelerator to the next, while it runs ahead."""
     in_turn: bool = False
     """True if the job reads and computes in turn, so that a step is the time between two batches."""
-    taking: float = 0.0
-    """Mean seconds of the step for taking a batch that was ready; 0 for a bound, and where steps overlap."""
+    taking: float | None = None
+    """Mean seconds of the step for taking a batch that was ready; None: not known, for a bound, where steps
+    overlap, and where the job marks them."""
     quantiles: tuple[float, ...] = ()
     """Mean seconds of equal parts of the sorted step times."""
 
@@ -362,8 +363,9 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         return timing(
             seconds=seconds, in_flight=in_flight, bound=in_flight == 1, at_least=at_least, steps=len(cycles)
         )
-    most, like, taking = float(cycles.mean()), True, 0.0
+    most, like, taking = float(cycles.mean()), True, None
     if in_turn:
+        taking = 0.0
         times = np.concatenate([table["between"][_alone(table)] for table in used])
     else:
         fed = _fed(used)
@@ -428,9 +430,9 @@ def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTim
     """
     share = min(1.0, (reading or 0.0) / max(1, workers) / step.seconds) if step.seconds else 0.0
     if reading is None or (workers and share > _BUSY):
-        return replace(step, bound=True, in_turn=False, quantiles=())
+        return replace(step, bound=True, in_turn=False, taking=None, quantiles=())
     if workers:
-        return replace(step, in_turn=False)
+        return replace(step, in_turn=False, taking=None)
     left = 1 - share
     quantiles = tuple(left * time for time in step.quantiles)
     return replace(step, seconds=left * step.seconds, waited=share, in_turn=True, quantiles=quantiles)

@@ -195,8 +195,6 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
         au_first=all_steps.au,
         wait_share=share_of_time(every, "wait"),
         barrier_share=share_of_time(every, "barrier"),
-        au_here=utilised.au,  # a simulated process is never late
-        au_here_first=all_steps.au,
     )
     logged = np.unique(np.linspace(0, ranks - 1, min(ranks, LOGGED_RANKS)).astype(np.int64))
     rows = played.rows(logged, plan, number)

@@ -113,8 +113,6 @@ class Played:
             "barrier": end - ready - compute,
             "requested": np.full(size.shape, np.nan),
             "arrived": np.full(size.shape, np.nan),
-            "got": ready,
-            "woke": ready + compute,
         }
 
     def rows(self, ranks: NDArray[np.int64], plan: EpochPlan, point: int) -> Steps:
