@@ -122,11 +122,6 @@ class LoaderSpec:
     stall_timeout: Seconds = 300.0
     """Seconds without a batch after which the run fails because the storage hangs."""
 
-    @property
-    def queued(self) -> int:
-        """Batches from one to the last that its worker process reads before that one is taken."""
-        return max(0, math.ceil(self.prefetch / self.workers) - 1) * self.workers
-
     def __post_init__(self) -> None:
         at_least(0, self, "prefetch", "batch_cpu_seconds")
         at_least(1, self, "batch_size", "workers")
