@@ -162,9 +162,10 @@ class AcceleratorSpec:
     in_flight: int = 1
     """Steps from one wait of the host for its accelerator to the next: 1 where it waits for each step, more
     where launches are queued and the host runs ahead, as with CUDA."""
-    taking_seconds: Seconds = 0.0
-    """Part of `step_seconds` in which the process of a recorded job took a batch that was ready, at most. A
-    replay with torch takes it, too, and begins its steps earlier by as much: it does not count twice."""
+    taking_seconds: Seconds | None = None
+    """Seconds, at most, of a recorded job's step in which its process took a batch that was ready. Neither
+    that nor the process's late waking, which the step has as well, counts twice in a replay with torch. None:
+    the step is the accelerator's alone."""
     host_cpu_seconds: Seconds | None = None
     """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.
     None: not known."""

@@ -1,7 +1,8 @@
 """The training loop of one rank: read a batch, compute, wait for the other ranks (DESIGN.md, One rank).
 
 With a loader that reads as a training does, a step computes from when its process has the batch, and ends
-when the process wakes up, as in a training: what the process adds is overshoot.
+when the process wakes up, as in a training: what the process adds is overshoot. A recorded step has that of
+its job already, so that only what taking a batch costs beyond the job's is added.
 
 Other loaders show what the storage can feed. Their accelerators keep their pace: a step begins when its batch
 has arrived and the previous step, or at a barrier the last rank's, has ended. The process may notice later:
@@ -33,7 +34,7 @@ def train(
     rank: int = 0,
     barrier: Callable[[float], float] = lambda end: end,
     as_training: bool = False,
-    taking: float = 0.0,
+    taking: float | None = None,
     meanwhile: Callable[[float], None] = lambda now: None,
 ) -> float:
     """Train as `plan` says, with one row per step in `log`; return the seconds until the last step ended.
@@ -44,18 +45,22 @@ def train(
     AcceleratorSpec.taking_seconds. `meanwhile(now)` is called once a step for bookkeeping. Every second is in
     one column of one row. Raises the loader's errors.
     """
-    start = free = barrier(clock.now())  # the same start for all ranks
+    start = free = asked = barrier(clock.now())  # the same start for all ranks
     batches = (batch for portions in plan.stretches(rank) for batch in loader.read(portions))
     for number, batch in enumerate(batches):
         got = clock.now()
         meanwhile(got)  # host work overlaps compute, as in a training
         begin = max(free, batch.ready)
-        nominal, computed = compute(max(begin, got - taking) if as_training else begin)
+        delay = 0.0
         if as_training:
+            delay = got - begin if taking is None else got - max(asked, batch.ready) - taking
+        nominal, computed = compute(begin + max(0.0, delay))
+        if as_training and taking is None:
             computed = max(computed, clock.now())
         end = computed
         if sync == "step" or (sync == "epoch" and plan.ends_epoch(number)):
             end = barrier(computed)
+        asked = clock.now()
         epoch, step = plan.place(number)
         log.add(
             epoch=epoch,
@@ -67,7 +72,7 @@ def train(
             compute=nominal,
             overshoot=computed - begin - nominal,
             barrier=end - computed,
-            late=max(0.0, clock.now() - end),
+            late=max(0.0, asked - end),
             requested=batch.began - start,
             arrived=batch.ready - start,
         )

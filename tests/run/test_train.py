@@ -124,9 +124,9 @@ def test_a_batch_counts_from_its_arrival_not_from_when_somebody_looks():
 COSTS = st.lists(st.tuples(*[st.floats(0.0, 0.05)] * 2), min_size=1, max_size=30)
 
 
-@given(COSTS, st.floats(0.0, 0.01), st.floats(0.0, 0.02))
+@given(COSTS, st.floats(0.0, 0.01), st.none() | st.floats(0.0, 0.02))
 def test_a_training_spends_what_a_plain_loop_does(costs, late, taking):
-    """Batches arrive after a gap and are then handed over; a recorded step has `taking` of that in it."""
+    """Batches arrive after a gap, then are handed over. Recorded steps have `taking` of it, and lateness."""
     clock, loader = LateClock(late), MemoryLoader()
 
     def read(portions):
@@ -139,13 +139,16 @@ def test_a_training_spends_what_a_plain_loop_does(costs, late, taking):
     rows, seconds, _ = rows_of(
         loader, samples=4 * len(costs), epochs=1, clock=clock, as_training=True, taking=taking
     )
-    now = 0.0
-    for gap, hand in costs:
-        now += gap + hand
-        now += max(0.0, 0.005 - min(hand, taking)) + late
-    assert seconds == pytest.approx(now)
-    assert rows["wait"] == pytest.approx([gap for gap, _ in costs], abs=1e-9)
-    assert (rows["overshoot"] >= -1e-9).all() and (rows["late"] == 0).all()
+    asks_late = 0.0 if taking is None else late  # the data come later, too
+    waits = [gap + asks_late * bool(number) for number, (gap, _) in enumerate(costs)]
+    if taking is None:
+        steps = [hand + 0.005 + late for _, hand in costs]
+    else:
+        steps = [max(0.0, hand - taking) + max(0.005, min(hand, taking)) for _, hand in costs]
+    assert rows["wait"] == pytest.approx(waits, abs=1e-9)
+    assert seconds == pytest.approx(sum(waits) + sum(steps))
+    assert (rows["overshoot"] >= -1e-9).all()
+    assert rows["late"] == pytest.approx(asks_late, abs=1e-9)
 
 
 def test_a_training_is_held_up_at_a_barrier_by_who_wakes_up_last():
