@@ -163,8 +163,7 @@ class AcceleratorSpec:
     """Steps from one wait of the host for its accelerator to the next: 1 where it waits for each step, more
     where launches are queued and the host runs ahead, as with CUDA."""
     taking_seconds: Seconds | None = None
-    """Seconds, at most, of a recorded job's step in which its process took a batch that was ready. Neither
-    that nor the process's late waking, which the step has as well, counts twice in a replay with torch. None:
+    """Mean seconds of a recorded step in which its process took a batch that was ready. None: not known, or
     the step is the accelerator's alone."""
     host_cpu_seconds: Seconds | None = None
     """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.

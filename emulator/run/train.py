@@ -2,7 +2,7 @@
 
 With a loader that reads as a training does, a step computes from when its process has the batch, and ends
 when the process wakes up, as in a training: what the process adds is overshoot. A recorded step has that of
-its job already, so that only what taking a batch costs beyond the job's is added.
+its job already: then only what taking batches costs beyond the job's is added.
 
 Other loaders show what the storage can feed. Their accelerators keep their pace: a step begins when its batch
 has arrived and the previous step, or at a barrier the last rank's, has ended. The process may notice later:
@@ -41,11 +41,12 @@ def train(
 
     `compute(begin)` is Accelerator.compute, or that of a real accelerator. `rank` is this rank's number among
     the active ones. `barrier(end)` waits for all active ranks and returns the latest `end`; the loop starts
-    with a barrier, and `sync` says when others follow. `as_training` is LoaderPlugin's, `taking`
+    with a barrier, and `sync` says when others follow. `as_training` is as LoaderPlugin has it, `taking`
     AcceleratorSpec.taking_seconds. `meanwhile(now)` is called once a step for bookkeeping. Every second is in
     one column of one row. Raises the loader's errors.
     """
     start = free = asked = barrier(clock.now())  # the same start for all ranks
+    owed = 0.0  # what taking batches has cost beyond the job's, and no step has yet
     batches = (batch for portions in plan.stretches(rank) for batch in loader.read(portions))
     for number, batch in enumerate(batches):
         got = clock.now()
@@ -53,8 +54,10 @@ def train(
         begin = max(free, batch.ready)
         delay = 0.0
         if as_training:
-            delay = got - begin if taking is None else got - max(asked, batch.ready) - taking
-        nominal, computed = compute(begin + max(0.0, delay))
+            owed = got - begin if taking is None else owed + got - max(asked, batch.ready) - taking
+            delay = max(0.0, owed)
+            owed -= delay
+        nominal, computed = compute(begin + delay)
         if as_training and taking is None:
             computed = max(computed, clock.now())
         end = computed

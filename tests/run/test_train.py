@@ -144,7 +144,11 @@ def test_a_training_spends_what_a_plain_loop_does(costs, late, taking):
     if taking is None:
         steps = [hand + 0.005 + late for _, hand in costs]
     else:
-        steps = [max(0.0, hand - taking) + max(0.005, min(hand, taking)) for _, hand in costs]
+        steps, owed = [], 0.0
+        for _, hand in costs:
+            owed += hand - taking
+            steps.append(max(max(0.0, owed) + 0.005, hand))
+            owed = min(0.0, owed)
     assert rows["wait"] == pytest.approx(waits, abs=1e-9)
     assert seconds == pytest.approx(sum(waits) + sum(steps))
     assert (rows["overshoot"] >= -1e-9).all()

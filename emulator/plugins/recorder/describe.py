@@ -151,7 +151,7 @@ def accelerator_of(step: StepTime, name: str, batch: int) -> AcceleratorSpec:
         compute="empirical" if step.quantiles else "constant",
         quantiles=step.quantiles or None,
         in_flight=step.in_flight,
-        taking_seconds=step.seconds if step.taking is None else step.taking,
+        taking_seconds=step.taking,
     )
 
 
