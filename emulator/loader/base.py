@@ -39,6 +39,9 @@ class Batch:
     """Start of the first read, in seconds of time.monotonic; NaN if unknown or nothing was read."""
     made: Made | None = field(default=None, compare=False)
     """None if threads of this process read the batch."""
+    taken: float | None = field(default=None, compare=False)
+    """When the process had the batch, in seconds of time.monotonic, before any bookkeeping. None: when `read`
+    yields it."""
 
 
 class Loader(Protocol):

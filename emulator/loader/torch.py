@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing import connection, process, resource_tracker
 from multiprocessing.context import ForkServerContext
@@ -107,7 +108,8 @@ class TorchLoader:
             raise self._worker_died() from None
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
         for _ in self._batches.portions:
-            yield self._batch(self._next())
+            collated, taken = self._next(), time.monotonic()
+            yield replace(self._batch(collated), taken=taken)
         self._finish()
         self._workers = [worker for worker in self._workers if worker.is_alive()]
 

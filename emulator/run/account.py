@@ -31,6 +31,7 @@ class Accounted:
         self._first: Page | None = None
         self._last: Page | None = None
         self._delay, self._delays = 0.0, 0
+        self._made = 0  # waits for worker processes, which keep their own accounts
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         batches = iter(self._loader.read(portions))
@@ -53,7 +54,7 @@ class Accounted:
             yield batch
 
     def _due(self, now: float) -> bool:
-        if self._first is None or self._last is None:
+        if self._first is None or self._last is None or self._made:
             return False
         return now - self._last.time >= min(_PERIOD, _OFTEN * (now - self._first.time))
 
@@ -65,6 +66,7 @@ class Accounted:
         self._reading = self._reading.plus(busy).plus(Stretch(cores=starting, loader=idle - starting))
         self._handing = self._handing.plus(made.others)
         self._making = self._making.plus(made.stretch)
+        self._made += 1
 
     def _add_read(self, waited: float, delay: float | None) -> None:
         """Account for a wait for threads of this process, which noticed the batch after `delay` seconds."""
@@ -81,7 +83,7 @@ class Accounted:
 
     def account(self) -> RankAccount | None:
         """Return the account of the batches so far; None without schedstat or before the second batch."""
-        if not self._books.kept or self._first is None or self._first is self._last:
+        if not self._books.kept or self._first is None or (self._first is self._last and not self._made):
             return None
         end = self._books.look()
         process = self._books.others(self._first, end).plus(self._handing)

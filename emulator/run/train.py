@@ -49,8 +49,9 @@ def train(
     owed = 0.0  # what taking batches has cost beyond the job's, and no step has yet
     batches = (batch for portions in plan.stretches(rank) for batch in loader.read(portions))
     for number, batch in enumerate(batches):
-        got = clock.now()
-        meanwhile(got)  # host work overlaps compute, as in a training
+        now = clock.now()
+        meanwhile(now)  # host work overlaps compute, as in a training
+        got = now if batch.taken is None else batch.taken
         begin = max(free, batch.ready)
         delay = 0.0
         if as_training:
