@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.analysis.throughput import durations
-from emulator.config.workload import AccessSpec
+from emulator.config.workload import AcceleratorSpec, AccessSpec
 from emulator.loader.base import Batch
 from emulator.order import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Accelerator, MonotonicClock
+from emulator.run.point import _has_taken
 from emulator.run.train import train
 
 
@@ -153,6 +154,40 @@ def test_a_training_spends_what_a_plain_loop_does(costs, late, taking):
     assert seconds == pytest.approx(sum(waits) + sum(steps))
     assert (rows["overshoot"] >= -1e-9).all()
     assert rows["late"] == pytest.approx(asks_late, abs=1e-9)
+
+
+def test_the_emulators_bookkeeping_is_no_delay_of_a_training():
+    clock, loader = LateClock(0.0), MemoryLoader()
+
+    def read(portions):
+        for _ in portions:
+            taken = clock.time + 0.001
+            clock.time += 0.004  # three of them are the loader's own
+            yield Batch(4, 400, taken - 0.001, taken=taken)
+
+    loader.read = read
+    rows, _, _ = rows_of(loader, clock=clock, as_training=True)
+    assert rows["overshoot"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("provenance", "taking", "together", "has"),
+    [
+        ("measured", None, False, False),
+        ("recorded", 0.001, False, False),
+        ("recorded", 0.001, True, True),
+        ("recorded", None, False, True),
+        ("bound", None, False, True),
+    ],
+)
+def test_a_recorded_step_that_does_not_tell_has_all_that_taking_a_batch_costs(
+    provenance, taking, together, has
+):
+    spec = AcceleratorSpec(
+        name="job", step_seconds=0.03, step_batch_size=8, provenance=provenance, taking_seconds=taking,
+        together=together,
+    )  # fmt: skip
+    assert _has_taken(spec) == has
 
 
 def test_a_training_is_held_up_at_a_barrier_by_who_wakes_up_last():
