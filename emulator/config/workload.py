@@ -169,6 +169,13 @@ class AcceleratorSpec:
     """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.
     None: not known."""
 
+    @property
+    def includes_taking(self) -> bool:
+        """True if a step has all that taking its batch costs its process: a recorded one of which that is not
+        known apart, or that ranks make together, which wait for the one that takes longest."""
+        recorded = self.provenance in ("recorded", "bound")
+        return recorded and (self.taking_seconds is None or self.together)
+
     def __post_init__(self) -> None:
         at_least(0, self, "step_seconds", "taking_seconds", "host_cpu_seconds")
         at_least(1, self, "step_batch_size", "in_flight")

@@ -31,7 +31,7 @@ class Accounted:
         self._first: Page | None = None
         self._last: Page | None = None
         self._delay, self._delays = 0.0, 0
-        self._made = 0  # waits for worker processes, which keep their own accounts
+        self._made = False  # True if worker processes, which keep their own accounts, make the batches
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         batches = iter(self._loader.read(portions))
@@ -66,7 +66,7 @@ class Accounted:
         self._reading = self._reading.plus(busy).plus(Stretch(cores=starting, loader=idle - starting))
         self._handing = self._handing.plus(made.others)
         self._making = self._making.plus(made.stretch)
-        self._made += 1
+        self._made = True
 
     def _add_read(self, waited: float, delay: float | None) -> None:
         """Account for a wait for threads of this process, which noticed the batch after `delay` seconds."""

@@ -21,7 +21,6 @@ from emulator.analysis.point import point_of
 from emulator.analysis.starved import RankAccount, starved
 from emulator.analysis.throughput import busy, rate_series
 from emulator.config.storage import ObjectURL, StorageSpec
-from emulator.config.workload import AcceleratorSpec
 from emulator.dataset.manifest import Dataset
 from emulator.loader import make_loader
 from emulator.record.host import HostProbe, HostRows
@@ -189,7 +188,7 @@ def _trained(
                 sync=workload.training.sync,
                 rank=comm.rank,
                 barrier=barrier.wait,
-                as_training=LOADERS.load(job.loader).as_training and not _has_taken(workload.accelerator),
+                as_training=LOADERS.load(job.loader).as_training and not workload.accelerator.includes_taking,
                 taking=workload.accelerator.taking_seconds,
                 meanwhile=meanwhile,
             )
@@ -209,12 +208,6 @@ def _trained(
         barrier_seconds=barrier_seconds,
         barrier_polled=barrier.polled,
     )
-
-
-def _has_taken(spec: AcceleratorSpec) -> bool:
-    """Return True if a step has all that taking its batch costs its process: a recorded one of which that is
-    not known apart, or that ranks make together, which wait for the one that takes longest."""
-    return spec.provenance in ("recorded", "bound") and (spec.taking_seconds is None or spec.together)
 
 
 def _starved(own: _Own, comm: Comm) -> tuple[Starved, dict[str, Starved]] | None:
