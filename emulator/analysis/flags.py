@@ -213,7 +213,7 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def unlike_job(workload: Workload) -> Flag | None:
-    """The replay differs from the job in rate, bytes from storage, requests, or samples kept in memory."""
+    """The replay differs from the job in rate, bytes, requests, samples kept in memory, or pauses."""
     job = workload.job.replay
     if job is None:
         return None
@@ -226,6 +226,8 @@ def unlike_job(workload: Workload) -> Flag | None:
         f"the job made up to {job.more_requests:.0%} more requests than its replay, each of them a wait "
         "where storage answers late",
         f"the bytes of a sample became known to {job.uncertain:.0%} only",
+        f"up to {job.refilled:.0%} of the batches are read while the job uses another DataLoader, as for "
+        "validation, and its replay does not stop for that",
     )
     for (value, threshold), words in zip(job.differences, reasons, strict=True):
         why = f": {job.why}" if job.why else ""

@@ -232,6 +232,8 @@ class ReplaySpec:
     """Share of the replay's bytes that the job, which keeps samples in memory, does not read later."""
     uncertain: float = 0.0
     """Relative uncertainty of a sample's bytes, where the job reads runs of samples and few were recorded."""
+    refilled: float = 0.0
+    """Largest share of the batches that are read while the job uses another DataLoader, as for validation."""
     why: str = ""
     """The cause of a difference, if it is known."""
 
@@ -240,6 +242,7 @@ class ReplaySpec:
         at_least(
             0, self, "waited", "replay_waited", "replay_amplification", "more_requests", "kept", "uncertain"
         )
+        at_least(0, self, "refilled")
         positive(self, "amplification")
 
     @property
@@ -257,14 +260,15 @@ class ReplaySpec:
 
     @property
     def differences(self) -> tuple[tuple[float, float], ...]:
-        """The differences in bytes from storage, bytes that are kept, rate, requests and bytes that are
-        uncertain, each with the most that is trusted."""
+        """The differences in bytes from storage, bytes that are kept, rate, requests, bytes that are
+        uncertain, and batches read while the job pauses, each with the most that is trusted."""
         return (
             (self.reads_ratio - 1, UNLIKE),
             (self.kept, UNLIKE_KEPT),
             (abs(self.difference), UNLIKE),
             (self.more_requests, UNLIKE),
             (self.uncertain, UNLIKE),
+            (self.refilled, UNLIKE),
         )
 
     @property

@@ -9,18 +9,12 @@ import pytest
 
 from emulator.config.workload import ReplaySpec, load_workload
 from emulator.errors import SpecError
-from emulator.plugins.recorder.check import (
-    _amplification,
-    _kept,
-    _more_requests,
-    _pace,
-    _stored,
-    _uncertain,
-    _why,
-)
+from emulator.plugins.recorder.check import _amplification, _kept, _more_requests, _stored, _uncertain, _why
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.reads import Reads
+from emulator.plugins.recorder.replay import _pace
+from emulator.plugins.recorder.steps import Pace
 from emulator.record.steps import STEP
 
 
@@ -66,8 +60,9 @@ def test_pages_that_samples_share_come_from_storage_early(samples_per_file, patt
     workload = replace(workload, sample=sample, access=replace(workload.access, pattern=pattern))
     reads = Reads(storage_bytes=int(2 * 100 * workload.batch_bytes))
     loader = Loader(rank=0, host="", process=1, settings=Settings(), epochs=1, steps=300, samples=1200,
-                    read_steps=80, ahead=1.25, reads=reads)  # fmt: skip
-    assert _amplification(loader, workload, 1.0, batches) == pytest.approx(found)
+                    read_steps=80, ahead=1.25, reads=reads,
+                    batch_storage_bytes=float(workload.batch_bytes))  # fmt: skip
+    assert _amplification(loader, workload, batches) == pytest.approx(found)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +114,5 @@ def test_why_a_recording_is_not_trusted_is_the_reason_for_it(rate, also, tmp_pat
     assert "no reason" in _why(written, loader, rates, rows, [])
     again = _why(written, loader, replace(rates, more_requests=1.0), rows, ["client"])
     assert "several times for a sample" in again and ("client" in again) == also
+    pauses = replace(written, pace=Pace(seconds=0.1, waited=0.0, steps=90, pauses=0.025))
+    assert "every 40 steps" in _why(pauses, loader, replace(rates, refilled=0.1), rows, [])

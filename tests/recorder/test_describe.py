@@ -175,6 +175,15 @@ def test_the_order_is_what_was_read_whatever_the_sampler_is_called(sampler):
     assert between.access.pattern == "sequential" and any("neither" in line for line in between.told)
 
 
+@pytest.mark.parametrize(("adjacent", "samples", "of_sample"), [(20, 100, 0), (12, 100, 0), (2, 80, 65536)])
+def test_samples_side_by_side_in_a_part_of_a_file_leave_no_gaps_in_the_replay(adjacent, samples, of_sample):
+    """A subset of 80 rows of a file, one run of rows or drawn at random; or rows with other bytes between."""
+    settings = replace(SHUFFLED, dataset_length=80)
+    found = pattern(replace(in_file(19), adjacent=adjacent), 40, settings)
+    assert (found.samples_per_file, found.access.bytes_read) == (samples, of_sample)
+    assert any("side by side" in line for line in found.told) is (not of_sample)
+
+
 def test_nodes_of_an_index_between_samples_make_no_sample_longer():
     """As of HDF5. A short request behind each sample is a stream for the kernel, which reads ahead."""
     nodes, reads = pieces(2616, 30), in_file(19)
@@ -219,12 +228,15 @@ def test_maps_that_were_in_memory_already_are_refused():
         pattern(reads, 100)
 
 
-def mapped(storage: int, length: int = 100, sampler: str = "RandomSampler") -> Pattern:
+def mapped(
+    storage: int, length: int = 100, sampler: str = "RandomSampler", of_map: int | None = None
+) -> Pattern:
     """A file of 100 MB, of which a job of 50 samples got `storage` bytes by page faults."""
     reads = Reads(
         files=1, files_bytes=10**8, sizes=(10**8, 10**8), mapped=10**8, storage_bytes=storage, faults=9
     )
-    return pattern(reads, 50, replace(SHUFFLED, dataset_length=length, sampler=sampler))
+    loader = seen(reads, 50, replace(SHUFFLED, dataset_length=length, sampler=sampler))
+    return pattern_of(loader, [loader], of_map)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +253,22 @@ def test_a_sample_of_a_mapped_file_is_its_share_of_the_file(sampler, storage, or
     assert found.access.pattern == order and not found.access.bytes_read
 
 
-@pytest.mark.parametrize(("storage", "length"), [(10**7, 100), (10**8, 5 * 10**7), (10**8, -1)])
-def test_a_map_is_refused_if_a_sample_may_be_less_or_more_than_its_share(storage, length):
-    with pytest.raises(SpecError, match="not seen how many"):
-        mapped(storage, length)
+@pytest.mark.parametrize(
+    ("storage", "length", "most"),
+    [(10**7, 100, 200_000), (10**8, 5 * 10**7, 2 * 10**6), (10**8, -1, 2 * 10**6)],
+)
+def test_a_sample_of_a_map_has_at_most_what_came_from_storage_where_it_may_be_no_share(storage, length, most):
+    """Fewer bytes came than 50 samples have, or the dataset has as many windows as tokens, or no length."""
+    found = mapped(storage, length)
+    assert found.guessed and found.access.mapped
+    assert found.sample_bytes == pytest.approx(most, rel=0.01)
+    assert found.samples_per_file == round(10**8 / most)
+
+
+def test_samples_of_a_map_have_the_bytes_that_replays_find():
+    found = mapped(10**8, -1, of_map=50_000)
+    assert not found.guessed and not found.access.bytes_read
+    assert (found.samples_per_file, found.sample_bytes) == (2000, 50_000)
 
 
 def test_ranks_that_map_the_same_file_read_each_its_share_of_it():
@@ -262,8 +286,8 @@ def test_mapped_files_of_a_sample_each_are_not_shared_out_over_those_that_were_n
         files=50, files_bytes=50 * 10**6, sizes=(10**6,) * 50, mapped=5 * 10**7, storage_bytes=45 * 10**6
     )
     assert pattern(reads, 50).sample_bytes == 10**6
-    with pytest.raises(SpecError, match="not seen how many"):
-        pattern(replace(reads, storage_bytes=30 * 10**6), 50)
+    found = pattern(replace(reads, storage_bytes=30 * 10**6), 50)
+    assert found.guessed and (found.samples_per_file, found.access.bytes_read) == (1, 600_000)
 
 
 def test_nothing_that_was_read_is_refused():

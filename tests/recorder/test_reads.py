@@ -83,6 +83,17 @@ def test_moves_back_are_counted_among_large_reads_alone(order, index):
     assert (seen.followed_files, seen.followed_bytes) == (1, seen.bytes)
 
 
+@given(st.permutations(range(0, 60, 2)), st.sampled_from([8192, 8200, 12288]))
+def test_runs_are_adjacent_if_they_lie_side_by_side_whenever_they_were_read(order, pitch):
+    """Thirty samples of 8192 bytes, of which the last twenty leave out every second place."""
+    found = Reduction()
+    found.known(b"/data/one", 2**21)
+    for place in order:
+        place = place // 2 if place < 20 else place
+        found.read("", place % 2, 3, b"/data/one", pitch * place, 8192, 0.0)
+    assert found.seen("", {}, False).adjacent == (9 if pitch < 12288 else 0)
+
+
 @pytest.mark.parametrize(("footer", "times"), [(65536, 1), (0, 1), (0, 5)])
 def test_a_footer_that_is_read_at_each_visit_is_an_index_and_samples_of_each_epoch_are_not(footer, times):
     found = Reduction()

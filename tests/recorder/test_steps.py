@@ -90,6 +90,17 @@ def test_a_pace_leaves_out_what_was_read_ahead_and_counts_waits():
     assert pace_of([track(waits, 0.2).table()], 40, ahead=8) is None
 
 
+def test_validation_is_no_part_of_the_pace_and_its_share_of_the_time_is_known():
+    """Ten steps of 0.1 s, then four batches of another DataLoader in 0.6 s, five times."""
+    table = track([0.0] * 50, 0.1).table()
+    table["between"][9::10], table["others"][9::10] = 0.7, 4
+    found = pace_of([table], 0, ahead=0)
+    assert found is not None and found.seconds == pytest.approx(0.1)
+    assert found.pauses == pytest.approx(0.1) and found.paused == pytest.approx(0.7 / 1.6)
+    alone = pace_of([track([0.0] * 50, 0.1).table()], 0, ahead=0)
+    assert alone is not None and alone.pauses == alone.paused == 0
+
+
 def test_of_a_short_epoch_the_second_half_is_settled():
     epoch, step = np.array([0, 0, 0, 0, 1, 1, 1], np.int32), np.array([0, 1, 2, 3, 0, 1, 2], np.int32)
     assert settled(epoch, step, 8).tolist() == [False, False, True, True, False, True, True]

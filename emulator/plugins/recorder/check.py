@@ -1,71 +1,59 @@
-"""Replay a recording on the storage where it was made, and compare the rate with that of the job.
-
-The replay reads the files of the job through links from a folder in memory: it writes nothing to the user's
-storage, and keeps no names of files. It reads them from memory or from storage, as the job did.
-"""
+"""Compare the rate of a recorded job with that of its replay on the storage where it was recorded."""
 
 from __future__ import annotations
 
 import math
-import os
-import stat
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from emulator import live
-from emulator.analysis.throughput import durations
-from emulator.cli.entry import rank_server
 from emulator.config.workload import UNLIKE, ReplaySpec, Workload
-from emulator.dataset.manifest import Manifest, write_manifest
-from emulator.dataset.names import Listed
-from emulator.dataset.table import ROW
-from emulator.errors import FeedrateError, RankError, SpecError
-from emulator.files import write_whole
-from emulator.launch.forkserver import Preload
-from emulator.launch.mpirun import launch
-from emulator.launch.scratch import scratch
-from emulator.plugins.recorder.describe import main_loader, main_loaders, step_words
-from emulator.plugins.recorder.job import WORKLOAD, Written, several, toml
+from emulator.errors import FeedrateError, SpecError
+from emulator.plugins.recorder.describe import Described, describe, main_loader, main_loaders, step_words
+from emulator.plugins.recorder.job import Written, put, several
+from emulator.plugins.recorder.maps import less_replayed, reads_unseen, sample_bytes
 from emulator.plugins.recorder.observation import Loader
-from emulator.plugins.recorder.pattern import opens_of, side_files
-from emulator.plugins.recorder.steps import Pace, settled
+from emulator.plugins.recorder.pattern import opens_of
+from emulator.plugins.recorder.replay import replay
 from emulator.plugins.recorder.watch import Watch
-from emulator.record.out import read_failure, read_result
-from emulator.record.steps import Steps, read_steps
-from emulator.storage.folder import FolderStore
-from emulator.sweep import ranks as sweep_ranks
+from emulator.record.steps import Steps
 from emulator.units import show_bytes
 
 _SECONDS = 10.0
-_FEW_STEPS, _MOST_STEPS = 10, 2000
+_MOST_STEPS = 2000
 _COLD, _WARM = 0.9, 0.1
 """Share of the job's bytes that came from storage: least for a cold replay, and most for a warm one."""
 _BYTES_DIFFER = 0.1
 
 
 def check(written: Written, watch: Watch) -> Written:
-    """Return `written`, whose workload has the rates of job and replay, or why there are none."""
+    """Return `written`, whose workload has the rates of job and replay, or why there are none.
+
+    Replays also find how many bytes of a mapped file a sample has.
+    """
     described = written.described
     if described is None:
         return written
-    workload = described.workload
     try:
-        job = replace(workload.job, replay=_compared(written, workload, watch))
+        written, described, rates = _compared(written, described, watch)
+        job = replace(described.workload.job, replay=rates, unchecked="")
     except FeedrateError as error:
-        job = replace(workload.job, unchecked=str(error))
-    workload = replace(workload, job=job)
-    write_whole(written.folder / WORKLOAD, toml(workload))
-    return replace(written, described=replace(described, workload=workload))
+        job = replace(described.workload.job, unchecked=str(error))
+    workload = replace(described.workload, job=job)
+    written = replace(written, described=replace(described, workload=workload))
+    put(written)
+    return written
 
 
-def _compared(written: Written, workload: Workload, watch: Watch) -> ReplaySpec:
-    """Return the rates. Raises SpecError if they cannot be compared, FeedrateError if the replay fails."""
-    loader, job = main_loader(written.observation), written.pace
+def _compared(written: Written, described: Described, watch: Watch) -> tuple[Written, Described, ReplaySpec]:
+    """Return the rates, and the recording and its description with what replays have found.
+
+    Raises SpecError if they cannot be compared, FeedrateError if a replay fails.
+    """
+    observation, job = written.observation, written.pace
+    loader, ranks = main_loader(observation), len(main_loaders(observation))
     if job is None or loader is None:
         raise SpecError("too few steps of the job are comparable with a replay", "record more steps")
     if several()[1] > 1:
@@ -74,46 +62,50 @@ def _compared(written: Written, workload: Workload, watch: Watch) -> ReplaySpec:
         )
     if find_spec("torch") is None:
         raise SpecError("a replay needs PyTorch", "pip install 'feedrate[torch]'")
-    stored, ranks = _stored(loader, workload), len(main_loaders(written.observation))
-    with scratch() as (folder, _), live.silent():
-        data, out = folder / "data", folder / "out"
-        files = _link(watch.files(loader.settings), data, workload)
-        ahead, batch = workload.batches_ahead, workload.loader.batch_size
-        epoch = files * workload.sample.samples_per_file // (ranks * batch)
-        if epoch < 2:
-            raise SpecError("the recorded files are too few for two steps", "raise --traced-steps")
-        # Not more than the job's: the more samples have been read, the more does the page cache have.
-        most = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // ranks)
-        steps = ahead + max(_FEW_STEPS, most)
-        words = [
-            "run", str(data), "--workload", str(written.folder / WORKLOAD), "--ranks", str(ranks),
-            "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps),
-            "--cache", "cold" if stored else "warm", "--out", str(out), "--mismatched-dataset",
-        ]  # fmt: skip
-        if launch(ranks, words, out, Preload(rank_server, [sweep_ranks], "torch")):
-            raise RankError("the replay failed", read_failure(out))
-        (point,) = read_result(out).points
-        rows = read_steps(out)
-    replay = _pace(rows, ahead)
-    if replay is None:
-        raise SpecError("too few steps of the replay came after its prefetched ones", "record more steps")
+    stored = _stored(loader, described.workload) is not None
+    again = partial(replay, ranks=ranks, paths=watch.files(loader.settings), stored=stored)
+
+    def describe_as(**found: Any) -> Described:
+        nonlocal observation
+        observation = replace(observation, **found)
+        return describe(observation, described.workload.name)
+
+    if stored and described.workload.access.mapped:
+
+        def delivered(size: int) -> float:
+            return again(describe_as(of_map=size).workload, steps=steps).storage_bytes
+
+        steps = round(loader.asked_batches / ranks) - described.workload.batches_ahead
+        of_job = (loader.reads.storage_bytes or 0) / loader.asked_batches
+        first = described.workload.sample_read.bytes_mean
+        most = 4 * first if described.workload.job.unchecked else first
+        described = describe_as(of_map=sample_bytes(of_job, first, most, delivered))
+    # Not more than the job's: the more samples have been read, the more does the page cache have.
+    steps = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // ranks)
+    made = again(described.workload, steps=steps)
+    if observation.step is not None and reads_unseen(observation.step, loader):
+        step = less_replayed(observation.step, job, made.pace)
+        job, described = replace(job, waited=step.waited), describe_as(step=step)
+        made = again(described.workload, steps=steps)
+    written = replace(written, observation=observation, pace=job)
     # A sample of the replay may be a part of the job's.
-    samples = ranks * (job.samples or loader.settings.batch_size or 1)
+    samples, workload = ranks * (job.samples or loader.settings.batch_size or 1), described.workload
     rates = ReplaySpec(
         samples_per_second=samples / job.seconds,
         waited=job.waited,
-        replay_samples_per_second=samples / replay.seconds,
-        replay_waited=replay.waited,
-        amplification=stored and _amplification(loader, workload, stored, len(rows)),
-        replay_amplification=point.read_amplification if stored else None,
+        replay_samples_per_second=samples / made.pace.seconds,
+        replay_waited=made.pace.waited,
+        amplification=_amplification(loader, workload, len(made.rows)) if stored else None,
+        replay_amplification=made.point.read_amplification if stored else None,
         more_requests=_more_requests(loader, workload),
         kept=_kept(loader, workload),
         uncertain=_uncertain(loader, ranks, workload),
+        refilled=job.pauses * workload.batches_ahead,
     )
     if not rates.trusted:
-        flags = [flag.name for flag in point.flags if flag.name != "short"]
-        rates = replace(rates, why=_why(written, loader, rates, rows, flags))
-    return rates
+        flags = [flag.name for flag in made.point.flags if flag.name != "short"]
+        rates = replace(rates, why=_why(written, loader, rates, made.rows, flags))
+    return written, described, rates
 
 
 def _stored(loader: Loader, workload: Workload) -> float | None:
@@ -121,25 +113,32 @@ def _stored(loader: Loader, workload: Workload) -> float | None:
 
     Raises SpecError if they came from both, or if it is not known.
     """
-    if loader.batch_storage_bytes is None:
+    stored = _delivered(loader, workload)
+    if stored is None:
         raise SpecError("it is not known whether the job read from storage or from memory", "")
-    # Not relative to the bytes of its calls: libraries read headers again, and page faults make no calls.
-    stored = loader.batch_storage_bytes / workload.batch_bytes
-    if _WARM < stored < _COLD:
+    # Which bytes of a map the job wanted is not known: it may be less than a replay reads.
+    cold = _WARM if workload.access.mapped else _COLD
+    if _WARM < stored < cold:
         raise SpecError(
             f"{stored:.0%} of the job's bytes came from storage, the others from memory, unlike any replay's",
             "record when all of its data are in the page cache, or none",
         )
-    return stored if stored >= _COLD else None
+    return stored if stored > cold else None
 
 
-def _amplification(loader: Loader, workload: Workload, late: float, batches: int) -> float:
-    """Return the bytes from storage for each byte of the first `batches` of the job; `late`: once untraced.
+def _delivered(loader: Loader, workload: Workload) -> float | None:
+    """Return the job's bytes from storage, once untraced, for each byte that a replay reads, or None."""
+    # Not relative to the bytes of its calls: libraries read headers again, and page faults make no calls.
+    return loader.batch_storage_bytes and loader.batch_storage_bytes / workload.batch_bytes
+
+
+def _amplification(loader: Loader, workload: Workload, batches: int) -> float:
+    """Return the bytes from storage for each byte of the first `batches` of the job.
 
     A replay reads `batches`. Samples at random places that share pages or chunks get more of each other's
     bytes from memory the longer a job runs. Others do not, and their first batches also fill buffers.
     """
-    asked, first = loader.asked_batches, loader.reads.storage_bytes
+    asked, first, late = loader.asked_batches, loader.reads.storage_bytes, _delivered(loader, workload) or 0.0
     apart = workload.sample.samples_per_file == 1 or workload.access.pattern != "random"
     if apart or not asked or not first:
         return late
@@ -177,61 +176,13 @@ def _uncertain(loader: Loader, ranks: int, workload: Workload) -> float:
     return max(1, loader.settings.workers) * workload.access.run_samples / 2 / max(1.0, delivered)
 
 
-def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
-    """Make a dataset of links to the files, and return their number. Raises FeedrateError."""
-    data.mkdir()
-    files: list[tuple[int, bytes]] = []
-    for path in paths:
-        with suppress(OSError):
-            status = os.stat(path)  # noqa: PTH116  bytes
-            if stat.S_ISREG(status.st_mode) and status.st_size:
-                files.append((status.st_size, path))
-    if not files:
-        raise SpecError("the files that the job read are gone", "")
-    if workload.sample.samples_per_file > 1:
-        files.sort()
-        del files[: side_files([size for size, _ in files])]
-    for number, (_, path) in enumerate(files):
-        (data / str(number)).symlink_to(os.fsdecode(path))
-    sizes = np.array([size for size, _ in files])
-    rows = np.zeros(len(sizes), ROW)
-    rows["bytes"] = sizes
-    manifest = Manifest(
-        format=workload.sample.format,
-        names=Listed.of(str(number) for number in range(len(sizes))),
-        sizes=sizes,
-        samples_per_file=workload.sample.samples_per_file,
-    )
-    write_manifest(FolderStore(data), manifest, rows)
-    return len(sizes)
-
-
-def _pace(rows: Steps, ahead: int) -> Pace | None:
-    """Return the replay's pace, from a step's end to the next one's; None for too few steps.
-
-    It is not taken from batch to batch, because a host that runs ahead takes the first ones at once.
-    """
-    seconds = waited = 0.0
-    steps = 0
-    for rank in np.unique(rows["rank"]):
-        of_rank = rows[rows["rank"] == rank]
-        of_rank = of_rank[np.lexsort((of_rank["step"], of_rank["epoch"]))]
-        of_rank = of_rank[settled(of_rank["epoch"], of_rank["step"], ahead)]
-        inside = np.flatnonzero(of_rank["epoch"][1:] == of_rank["epoch"][:-1]) + 1
-        ends = of_rank["begin"] + durations(of_rank) - of_rank["barrier"]
-        seconds += float((ends[inside] - ends[inside - 1]).sum())
-        waited += float(of_rank["wait"][inside].sum())
-        steps += len(inside)
-    if not steps or not seconds:
-        return None
-    return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds), steps=steps)
-
-
 def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags: Sequence[str]) -> str:
     """Return the reasons in the recording why the replay is unlike the job."""
     step, reasons = written.observation.step, []
     if rates.more_requests > UNLIKE:
         reasons.append("the job opens a file several times for a sample, the replay once")
+    if rates.refilled > UNLIKE and written.pace is not None:
+        reasons.append(f"it stops every {1 / written.pace.pauses:.0f} steps")
     if rates.uncertain > UNLIKE:
         more = math.ceil(loader.steps * rates.uncertain / UNLIKE / len(main_loaders(written.observation)))
         reasons.append(f"the job reads runs of samples, of which few were recorded: record {more} steps")
@@ -241,7 +192,7 @@ def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags
     of_replay = float(rows["bytes"].mean())
     if of_job and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
         reasons.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
-    if loader.reads.mapped:
+    if loader.reads.mapped and rates.reads_ratio - 1 > UNLIKE:
         reasons.append("the job maps files, and it is unknown which of their bytes it reads")
     if step is not None and step.bound:
         reasons.append(f"the step time is a bound: {step_words(step)}")

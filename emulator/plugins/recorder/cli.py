@@ -61,8 +61,10 @@ def record(
 
     def show(written: Written) -> None:
         _say(lines(written))
-        if not no_check and will_be_checked(written):
-            _say(["  checking the recording by a replay of about 10 s (--no-check skips it)"])
+        if not no_check and written.described is not None and will_be_checked(written):
+            maps = written.described.workload.access.mapped
+            replays = "up to eight replays, each" if maps else "a replay"
+            _say([f"  checking the recording by {replays} of about 10 s (--no-check skips it)"])
 
     try:
         written = record_job(
@@ -112,10 +114,16 @@ def check_lines(written: Written) -> list[str]:
     if workload is None or (job := workload.job.replay) is None:
         unchecked = workload and workload.job.unchecked
         return [f"  not checked by a replay: {unchecked}"] if unchecked else []
-    report = [
+    seen, report = written.observation, list[str]()
+    if seen.of_map is not None:
+        report.append(
+            f"  a sample has {show_bytes(seen.of_map)} of a mapped file: with these, storage delivers to the "
+            "replay what it delivered to the job"
+        )
+    report.append(
         f"  your job: {job.samples_per_second:.1f} samples/s, {job.waited:.0%} waiting; its replay here: "
         f"{job.replay_samples_per_second:.1f} ({job.difference:+.1%}), {job.replay_waited:.0%} waiting"
-    ]
+    )
     if flag := unlike_job(workload):
         report.append(f"  {flag.sentence} Results made with it have the flag {flag.name}.")
     return report
@@ -171,6 +179,11 @@ def lines(written: Written) -> list[str]:
         report.append(
             f"  tracing: {cost} ({show_seconds(seen.traced_step_seconds)} from batch to batch while "
             f"reads were traced, {show_seconds(seen.step_seconds)} afterwards)"
+        )
+    if written.pace is not None and written.pace.paused >= 0.01:
+        report.append(
+            f"  {written.pace.paused:.0%} of the time the job uses another DataLoader, as for validation: "
+            "the replay does not, and the rates are those between"
         )
     if written.described is not None:
         workload = written.described.workload

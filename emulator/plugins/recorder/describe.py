@@ -23,6 +23,7 @@ _MOST_PROCESSES = 16
 """Most processes for which a limit by the host's cores is reported."""
 _READ_AHEAD = 1.1
 """Bytes from storage per requested byte, from which read-ahead is reported."""
+_GUESSED = "files are mapped, and only replays find how many bytes of them a sample has"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def describe(observation: Observation, name: str) -> Described:
             "call feedrate.mark_step(samples) once a step (docs/own-job.md); record.json has its reads",
         )
     alike = main_loaders(observation)
-    ranks, pattern = len(alike), pattern_of(loader, alike)
+    ranks, pattern = len(alike), pattern_of(loader, alike, observation.of_map)
     settings, step = loader.settings, observation.step
     if step is None:
         raise SpecError(f"{loader.steps} steps are too few for a step time", "record more steps of the job")
@@ -110,7 +111,9 @@ def describe(observation: Observation, name: str) -> Described:
         + (", a bound of the step time" if step.bound else ""),
         sample=pattern.sample(),
         access=pattern.access,
-        job=JobSpec(samples=samples / batch if samples else 1.0),
+        job=JobSpec(
+            samples=samples / batch if samples else 1.0, unchecked=_GUESSED if pattern.guessed else ""
+        ),
         loader=LoaderSpec(
             batch_size=batch,
             workers=workers,

@@ -194,16 +194,22 @@ def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], w
     with storage_errors("cannot write the recording"):
         for name in (WORKLOAD, RECIPE):
             (folder / name).unlink(missing_ok=True)
-    write_whole(folder / RECORD, json_text(merged))
     write_steps(folder / PROFILE, tables)
-    if described is not None:
-        write_whole(folder / RECIPE, toml(described.recipe))
-        write_whole(folder / WORKLOAD, toml(described.workload))
     ahead = described.workload.loader.prefetch if described else 0
     pace = pace_of(of_main, warmup, ahead)
     if pace is not None and merged.step is not None and main is not None and main.settings.marked:
         pace = replace(pace, waited=merged.step.waited)
-    return Written(folder=folder, observation=merged, described=described, refused=refused, pace=pace)
+    written = Written(folder=folder, observation=merged, described=described, refused=refused, pace=pace)
+    put(written)
+    return written
+
+
+def put(written: Written) -> None:
+    """Write all files of the recording but its steps. Raises StorageError."""
+    write_whole(written.folder / RECORD, json_text(written.observation))
+    if written.described is not None:
+        write_whole(written.folder / RECIPE, toml(written.described.recipe))
+        write_whole(written.folder / WORKLOAD, toml(written.described.workload))
 
 
 def toml(spec: Workload | Recipe) -> str:

@@ -157,6 +157,8 @@ class Observation:
     """The same in steps that were not traced."""
     step: StepTime | None = None
     """Step time without waits for data, of the loader that read most bytes; None if unknown."""
+    of_map: int | None = None
+    """Bytes of a sample in mapped files, found by replays; None: they were not looked for."""
     names: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each data file by name, with --keep-names; otherwise empty."""
 

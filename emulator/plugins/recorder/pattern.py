@@ -39,7 +39,8 @@ _FILLED = 1.05
 """Bytes of a batch at first, relative to later ones, above which the job filled a buffer."""
 _SEVERAL = 1.5
 """Samples per file, or per run, from which it counts as having several."""
-_PAGE = 4096
+PAGE = 4096
+"""Bytes of a page, the least of a mapped file that is read."""
 _TOUCHED = 0.8
 """Fewest bytes from storage, per byte of the samples, if a job reads mapped samples whole."""
 _SIDE = 0.02
@@ -47,6 +48,8 @@ _SIDE = 0.02
 they hold at most this share of all bytes."""
 _FEW_RUNS = 6
 """Fewest moves between runs of samples that show their order."""
+_FEW_NEIGHBOURS = 6
+"""Fewest expected neighbours among the samples read that show whether they lie side by side."""
 _FEW_MOVES = 12
 """Fewest moves between samples of a file that show their order."""
 
@@ -67,6 +70,8 @@ class Pattern:
     """True if `sizes` has each recorded file."""
     access: AccessSpec
     block_bytes: int
+    guessed: bool
+    """True if files are mapped, and `sample_bytes` are the most that one can have."""
     told: tuple[str, ...]
     """Sentences on the job's reads, and on differences of the replay."""
 
@@ -89,8 +94,10 @@ class Amount:
     """Typical bytes read without a gap."""
     request: float
     """Typical bytes of one request."""
-    mapped: bool
+    mapped: bool = False
     """True if files are mapped, so that reads are page faults."""
+    guessed: bool = False
+    """True if `run` is a guess, which replays can improve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +125,18 @@ class Layout:
     """True if each sample has its own files, however often it is drawn."""
 
 
-def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
+def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = None) -> Pattern:
     """Return the pattern of `loader`, which merges the ranks in `alike`.
 
-    Raises SpecError if the evidence is too thin.
+    `of_map` are the bytes of a sample in mapped files, if replays have found them. Raises SpecError if the
+    evidence is too thin.
     """
     loader, *alike = (without_side_files(one) for one in (loader, *alike))
     reads, amount = loader.reads, amount_of(loader, alike)
     demand = demand_of(loader, alike)
     order = order_of(loader, amount, demand)
+    if of_map is not None:
+        amount = replace(amount, run=of_map, request=of_map)
     of_sample = sample_bytes_read(loader, amount, demand)
     layout = layout_of(loader, alike, demand, amount, order, of_sample)
     each = of_sample / layout.files_per_sample
@@ -135,7 +145,9 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     per_file, several = layout.samples_per_file, layout.samples_per_file > 1
     again = times > 1 / WHOLE and not reads.sizes_only
     shared = again and several and order == "random"
-    if shared:
+    dense = several and order == "random" and times < WHOLE and _side_by_side(loader, len(alike), demand)
+    if shared or dense or (several and (of_map is not None or amount.guessed)):
+        # Samples that lie side by side do so in the replay, too: the kernel reads ahead after a cached page.
         # Windows overlap, or chunks are larger than a sample: keep the bytes of a read, not the number of
         # samples, so that a step reads as many bytes as the job's.
         per_file = max(1, round(mean_file / each))
@@ -160,12 +172,18 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             f"of the file; the replay reads as many for one, and has {per_file} samples in a file, not "
             f"{layout.samples_per_file}"
         )
+    elif dense:
+        facts.append(
+            f"the job reads {times:.0%} of its files, whose samples lie side by side: the replay reads all "
+            f"of them, and has {per_file} samples in a file, not {layout.samples_per_file}"
+        )
     elif not several and (opens := opens_of(loader, layout.files_per_sample)) > 1 / WHOLE:
         facts.append(
             f"the job opens a file {opens:.3g} times for a sample, the replay once: where storage answers "
             "late, the replay waits for fewer requests"
         )
-    facts += _dataset_words(loader, layout, demand, held, len(alike)) + _left_out(loader, amount, each)
+    facts += _dataset_words(loader, layout, demand, held, len(alike))
+    facts += _left_out(loader, amount, each, of_map is not None)
     return Pattern(
         files=held,
         samples_per_file=per_file,
@@ -176,17 +194,31 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         listed=len(sizes) == reads.files,
         access=access,
         block_bytes=block,
+        guessed=amount.guessed and of_map is None,
         told=tuple(facts),
     )
 
 
-def _left_out(loader: Loader, amount: Amount, each: float) -> list[str]:
+def _side_by_side(loader: Loader, ranks: int, demand: Demand) -> bool:
+    """Return True if the samples of a file that is not read whole lie side by side, without gaps.
+
+    Then the next one has also been read as often as any other: that many neighbours are expected.
+    """
+    runs = _large(loader.reads.runs)
+    expected = runs * runs / ranks / max(1, demand.length)
+    return expected >= _FEW_NEIGHBOURS and loader.reads.adjacent > expected / 2
+
+
+def _left_out(loader: Loader, amount: Amount, each: float, found: bool) -> list[str]:
     """Return sentences on reads of the job that the replay changes or leaves out."""
     reads, facts, filled = loader.reads, [], _fill(loader)
     if amount.mapped:
+        why = "for which storage delivers as much" if found else "its share of them"
+        if amount.guessed and not found:
+            why = "the most that it can have"
         facts.append(
             f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(amount.total)}; "
-            f"the replay maps them, too, and reads {show_bytes(each)} for a sample, its share of them"
+            f"the replay maps them, too, and reads {show_bytes(each)} for a sample, {why}"
         )
     if filled > 1:
         facts.append(
@@ -250,13 +282,15 @@ def amount_of(loader: Loader, alike: Sequence[Loader]) -> Amount:
             "record while their pages are not in the page cache",
         )
     if mapped:
-        share = fmean(_share_of_a_map(one) for one in alike)  # each rank maps the same files
-        return Amount(total=reads.storage_bytes or 0, run=share, request=share, mapped=True)
+        shares = [_share_of_a_map(one) for one in alike]  # each rank maps the same files
+        guessed = None in shares
+        each = _most_of_a_map(loader) if guessed else fmean(filter(None, shares))
+        return Amount(total=reads.storage_bytes or 0, run=each, request=each, mapped=True, guessed=guessed)
     if reads.sizes_only:
         visit = max(1.0, reads.visit_size / max(1, reads.visits))
-        return Amount(total=reads.visit_size, run=visit, request=visit, mapped=False)
+        return Amount(total=reads.visit_size, run=visit, request=visit)
     run, request = reads.runs.typical(), reads.requests.typical()
-    return Amount(total=reads.bytes - reads.index_bytes, run=run, request=request, mapped=False)
+    return Amount(total=reads.bytes - reads.index_bytes, run=run, request=request)
 
 
 def _mapped(reads: Reads) -> bool:
@@ -264,22 +298,22 @@ def _mapped(reads: Reads) -> bool:
     return reads.mapped > 0 and (reads.storage_bytes or 0) > 2 * reads.bytes
 
 
-def _share_of_a_map(loader: Loader) -> float:
-    """Return the bytes of a sample in mapped files: its share of them.
+def _share_of_a_map(loader: Loader) -> float | None:
+    """Return the bytes of a sample in mapped files: its share of them; None if it may have less or more.
 
-    Page faults do not show which bytes were wanted, because the kernel reads around them. Raises SpecError if
-    a sample may have less or more than its share.
+    Page faults do not show which bytes were wanted, because the kernel reads around them.
     """
     reads, length = loader.reads, loader.settings.length
     share = reads.files_bytes / reads.files * min(1.0, _files_held(loader) / max(1, length))
     wanted = min(reads.files_bytes, share * loader.asked_samples) * (1 - reads.resident)
-    if not length or share < _PAGE or (reads.storage_bytes or 0) < _TOUCHED * wanted:
-        raise SpecError(
-            f"files of {show_bytes(reads.files_bytes)} are mapped into memory: it is not seen how many of "
-            "their bytes a sample has",
-            "it is known only where the samples of the dataset, by len(), are all of its files",
-        )
+    if not length or share < PAGE or (reads.storage_bytes or 0) < _TOUCHED * wanted:
+        return None
     return share
+
+
+def _most_of_a_map(loader: Loader) -> float:
+    """Return the most bytes that a sample in mapped files has: those that storage delivered for one."""
+    return max(PAGE, (loader.reads.storage_bytes or 0) / max(1.0, loader.asked_samples))
 
 
 def _files_held(loader: Loader) -> float:

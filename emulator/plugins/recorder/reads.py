@@ -35,6 +35,8 @@ _MOST_RUNS = 2**18
 """Most runs per group whose offsets are kept, 32 bytes each."""
 _INDEX = 3
 """A page that is read so many times as often as the median page of its file is an index, not a sample."""
+_NEAR = 0.05
+"""Largest gap between adjacent runs, relative to a typical run."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 _QUANTILES = 257
@@ -156,6 +158,8 @@ class Reads:
     """Bytes of the runs whose offsets were kept."""
     backward: int = 0
     """Number of large runs that began at a lower offset than the last one of the same process and file."""
+    adjacent: int = 0
+    """Number of places where a large run ends and another one, read at any time, begins."""
     index_bytes: int = 0
     """Bytes, included in `bytes`, of offsets that are read again and again, such as footers and indexes."""
     direct: int = 0
@@ -181,6 +185,7 @@ class Reads:
         at_least(0, self, "files", "files_bytes", "visits", "visit_bytes", "visit_size", "bytes")
         at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
         at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes", "backward")
+        at_least(0, self, "adjacent")
 
     def plus(self, other: Reads) -> Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are unknown."""
@@ -454,6 +459,7 @@ class Reduction:
             followed_files=followed_files,
             followed_bytes=int(places[:, 3].sum()),
             backward=backward,
+            adjacent=_adjacent(places, runs.typical()),
             index_bytes=_index_bytes(places),
             resident=group.resident / group.pages if group.pages else 0.0,
             call_bytes=usage.get("calls"),
@@ -485,11 +491,24 @@ def _followed(runs: NDArray[np.int64], typical: float) -> tuple[int, int]:
     `runs` has a row for each run, as `_Group.places`. Runs below half the typical size are headers and
     indexes, which libraries read again: they do not show the order of samples.
     """
-    large = runs[2 * runs[:, 3] >= typical]
+    large = _large(runs, typical)
     by_file = large[np.lexsort((large[:, 1], large[:, 0]))]  # stable: in the order of reading
     same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
     back = same & (by_file[1:, 2] < by_file[:-1, 2])
     return len(by_file) - int(same.sum()), int(back.sum())
+
+
+def _large(runs: NDArray[np.int64], typical: float) -> NDArray[np.int64]:
+    """Return the runs that are no headers."""
+    return runs[2 * runs[:, 3] >= typical]
+
+
+def _adjacent(runs: NDArray[np.int64], typical: float) -> int:
+    """Return the number of large runs that end where another one of their file begins, to a twentieth."""
+    large = np.unique(_large(runs, typical)[:, 1:], axis=0)  # ascending by file and first byte
+    gap = large[1:, 1] - large[:-1, 1] - large[:-1, 2]
+    near = (large[1:, 0] == large[:-1, 0]) & (abs(gap) <= _NEAR * typical)
+    return int(np.count_nonzero(near))
 
 
 def _index_bytes(runs: NDArray[np.int64]) -> int:

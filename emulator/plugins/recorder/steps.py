@@ -98,6 +98,10 @@ class Pace:
     """Number of steps in the mean."""
     samples: float = 0.0
     """Mean samples of a batch; 0 if unknown."""
+    paused: float = 0.0
+    """Share of the time in steps that use another DataLoader, as for validation, and are not in the mean."""
+    pauses: float = 0.0
+    """Number of such steps for each step."""
 
 
 @dataclass(slots=True)
@@ -232,11 +236,14 @@ def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
     The first `ahead` batches of an epoch are left out, and steps with unusual waits for another DataLoader.
     Only whole periods from one long step to the next count, because it belongs to all steps before it.
     """
-    parts = [np.zeros(0, SEEN)]
+    parts, cycles, pauses = [np.zeros(0, SEEN)], [np.zeros(0)], [np.zeros(0, bool)]
     for table in tables:
         used = untraced(table[warmup:])
-        parts.append(_whole(used[_alone(used) & settled(used["epoch"], used["step"], ahead)]))
-    rows = np.concatenate(parts)
+        alone = _alone(used)
+        parts.append(_whole(used[alone & settled(used["epoch"], used["step"], ahead)]))
+        cycles.append(np.nan_to_num(_cycles(used)))
+        pauses.append(~alone & ~np.isnan(used["between"]))
+    rows, paused, every = np.concatenate(parts), np.concatenate(pauses), np.concatenate(cycles)
     total = float(_cycles(rows).sum())
     if len(rows) < FEW or not total:
         return None
@@ -245,6 +252,8 @@ def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
         waited=float(rows["wait"][rows["ready"] != 1].sum()) / total,
         steps=len(rows),
         samples=float(rows["samples"].mean()),
+        paused=float(every[paused].sum() / every.sum()),
+        pauses=float(paused.mean()),
     )
 
 

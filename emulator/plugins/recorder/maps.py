@@ -1,0 +1,48 @@
+"""Find how many bytes of a mapped file a job's sample has, and how long it reads them, by replays.
+
+Page faults do not show which bytes of a file were wanted, because the kernel reads around them. But it brings
+more of the file, the more bytes a sample has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from emulator.plugins.recorder.observation import Loader
+from emulator.plugins.recorder.pattern import PAGE
+from emulator.plugins.recorder.steps import Pace, StepTime
+
+_MOST_TRIES = 6
+_CLOSE = 0.02
+"""Relative difference of bytes from storage at which the bytes of a sample are found."""
+
+
+def sample_bytes(of_job: float, first: int, most: int, delivered: Callable[[int], float]) -> int:
+    """Return the bytes of a sample with which a replay gets `of_job` bytes from storage per batch.
+
+    `delivered` replays samples of so many bytes, and returns what it got: more for more, give or take its
+    noise. Bisects from PAGE to `most`, beginning at `first`; the closest of six tries counts.
+    """
+    least, size, tries = PAGE, first, list[tuple[float, int]]()
+    while True:
+        difference = delivered(size) / of_job - 1
+        tries.append((abs(difference), size))
+        least, most = (size, most) if difference < 0 else (least, size)
+        if abs(difference) < _CLOSE or len(tries) == _MOST_TRIES or least >= most:
+            return min(tries)[1]
+        size = round(math.sqrt(least * most))
+
+
+def reads_unseen(step: StepTime | None, loader: Loader) -> bool:
+    """Return True if the step time includes the page faults of a job that reads and computes in turn."""
+    marked = loader.settings.marked and not loader.settings.workers
+    return step is not None and step.bound and marked and loader.reads.mapped > 0
+
+
+def less_replayed(step: StepTime, job: Pace, replay: Pace) -> StepTime:
+    """Return the step time of a job of pace `job` that reads as long as its replay, of pace `replay`."""
+    waited = min(1.0, replay.waited * replay.seconds / job.seconds)
+    seconds = (1 - waited) * job.seconds
+    return replace(step, seconds=seconds, bound=False, in_turn=True, waited=waited, steps=job.steps)

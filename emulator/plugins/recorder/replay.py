@@ -1,0 +1,132 @@
+"""Replay a recording on the files of its job.
+
+The replay reads them through links from a folder in memory: it writes nothing to the user's storage, and
+keeps no names of files. It reads them from memory or from storage, as the job did.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from emulator import live
+from emulator.analysis.throughput import durations
+from emulator.cli.entry import rank_server
+from emulator.config.workload import Workload
+from emulator.dataset.manifest import Manifest, write_manifest
+from emulator.dataset.names import Listed
+from emulator.dataset.table import ROW
+from emulator.errors import RankError, SpecError
+from emulator.files import write_whole
+from emulator.launch.forkserver import Preload
+from emulator.launch.mpirun import launch
+from emulator.launch.scratch import scratch
+from emulator.plugins.recorder.job import WORKLOAD, toml
+from emulator.plugins.recorder.pattern import side_files
+from emulator.plugins.recorder.steps import Pace, settled
+from emulator.record.out import read_failure, read_result
+from emulator.record.result import Point
+from emulator.record.steps import Steps, read_steps
+from emulator.storage.folder import FolderStore
+from emulator.sweep import ranks as sweep_ranks
+
+_FEW_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay, and its pace."""
+
+    point: Point
+    rows: Steps
+    pace: Pace
+
+    @property
+    def storage_bytes(self) -> float:
+        """Bytes from storage per batch; 0 if unknown."""
+        return (self.point.read_amplification or 0.0) * float(self.rows["bytes"].mean())
+
+
+def replay(workload: Workload, ranks: int, paths: Sequence[bytes], steps: int, stored: bool) -> Replay:
+    """Replay `steps` steps on the files `paths`, at least ten after the prefetched ones.
+
+    `stored`: from storage, not from memory. Raises SpecError for too few steps, FeedrateError if it fails.
+    """
+    with scratch() as (folder, _), live.silent():
+        data, out, spec = folder / "data", folder / "out", folder / WORKLOAD
+        write_whole(spec, toml(workload))
+        files = _link(paths, data, workload)
+        ahead, batch = workload.batches_ahead, workload.loader.batch_size
+        epoch = files * workload.sample.samples_per_file // (ranks * batch)
+        if epoch < 2:
+            raise SpecError("the recorded files are too few for two steps", "raise --traced-steps")
+        steps = ahead + max(_FEW_STEPS, steps)
+        words = [
+            "run", str(data), "--workload", str(spec), "--ranks", str(ranks),
+            "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps),
+            "--cache", "cold" if stored else "warm", "--out", str(out), "--mismatched-dataset",
+        ]  # fmt: skip
+        if launch(ranks, words, out, Preload(rank_server, [sweep_ranks], "torch")):
+            raise RankError("the replay failed", read_failure(out))
+        (point,) = read_result(out).points
+        rows = read_steps(out)
+    pace = _pace(rows, ahead)
+    if pace is None:
+        raise SpecError("too few steps of the replay came after its prefetched ones", "record more steps")
+    return Replay(point=point, rows=rows, pace=pace)
+
+
+def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
+    """Make a dataset of links to the files, and return their number. Raises FeedrateError."""
+    data.mkdir()
+    files: list[tuple[int, bytes]] = []
+    for path in paths:
+        with suppress(OSError):
+            status = os.stat(path)  # noqa: PTH116  bytes
+            if stat.S_ISREG(status.st_mode) and status.st_size:
+                files.append((status.st_size, path))
+    if not files:
+        raise SpecError("the files that the job read are gone", "")
+    if workload.sample.samples_per_file > 1:
+        files.sort()
+        del files[: side_files([size for size, _ in files])]
+    for number, (_, path) in enumerate(files):
+        (data / str(number)).symlink_to(os.fsdecode(path))
+    sizes = np.array([size for size, _ in files])
+    rows = np.zeros(len(sizes), ROW)
+    rows["bytes"] = sizes
+    manifest = Manifest(
+        format=workload.sample.format,
+        names=Listed.of(str(number) for number in range(len(sizes))),
+        sizes=sizes,
+        samples_per_file=workload.sample.samples_per_file,
+    )
+    write_manifest(FolderStore(data), manifest, rows)
+    return len(sizes)
+
+
+def _pace(rows: Steps, ahead: int) -> Pace | None:
+    """Return the replay's pace, from a step's end to the next one's; None for too few steps.
+
+    It is not taken from batch to batch, because a host that runs ahead takes the first ones at once.
+    """
+    seconds = waited = 0.0
+    steps = 0
+    for rank in np.unique(rows["rank"]):
+        of_rank = rows[rows["rank"] == rank]
+        of_rank = of_rank[np.lexsort((of_rank["step"], of_rank["epoch"]))]
+        of_rank = of_rank[settled(of_rank["epoch"], of_rank["step"], ahead)]
+        inside = np.flatnonzero(of_rank["epoch"][1:] == of_rank["epoch"][:-1]) + 1
+        ends = of_rank["begin"] + durations(of_rank) - of_rank["barrier"]
+        seconds += float((ends[inside] - ends[inside - 1]).sum())
+        waited += float(of_rank["wait"][inside].sum())
+        steps += len(inside)
+    if not steps or not seconds:
+        return None
+    return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds), steps=steps)
