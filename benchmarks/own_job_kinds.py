@@ -26,6 +26,8 @@ STEP = 0.025
 PROCESSES, RANK = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 SYNC = 20
 """Steps after which the host of `queue` waits for its accelerator."""
+VALIDATED = 40
+"""Steps after which `validation` validates."""
 
 
 # ---- Data.
@@ -392,7 +394,7 @@ def validated(dataset: Rows) -> Iterator[Any]:
 
     batches = iter(loader(Subset(dataset, range(4000))))
     while True:
-        for _ in range(40):
+        for _ in range(VALIDATED):
             yield next(batches)
         for _ in loader(Subset(dataset, range(4000, 4160)), batch_size=8):
             time.sleep(STEP / 2)
@@ -650,12 +652,16 @@ def batch_of(kind: str) -> int:
     return {"volumes": 2, "images": 16, "slices": 16, "parquet": 1}.get(kind, 8)
 
 
-def rate_of(times: Any, samples: float, every: int = 1) -> float:
+def rate_of(times: Any, samples: float, every: int = 1, pause: int = 0) -> float:
     """Return samples/s of the steps that got their batches at `times`, without the first 35 %.
 
-    Only every so many steps are looked at, for hosts that run ahead of their accelerators."""
-    kept = times[int(0.35 * len(times)) // every * every :: every]
-    return float(samples * every * (len(kept) - 1) / (kept[-1] - kept[0]))
+    Only every so many steps are looked at, for hosts that run ahead of their accelerators. Steps after every
+    `pause` ones, in which the job validates, are left out."""
+    first = int(0.35 * len(times)) // every * every
+    gaps = np.diff(times[first::every])
+    if pause:
+        gaps = gaps[(first + 1 + np.arange(len(gaps))) % pause != 0]
+    return float(samples * every * len(gaps) / gaps.sum())
 
 
 if __name__ == "__main__":
@@ -665,5 +671,6 @@ if __name__ == "__main__":
     else:
         name = sys.argv[2]
         times = train(name, Path(sys.argv[3]), int(sys.argv[4]))
-        rate = rate_of(times, batch_of(name), SYNC if name == "queue" else 1)
+        pause = VALIDATED if name == "validation" else 0
+        rate = rate_of(times, batch_of(name), SYNC if name == "queue" else 1, pause)
         print(json.dumps({"rate": rate, "seconds": times[-1] - times[0]}), flush=True)
