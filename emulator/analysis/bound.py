@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from emulator.analysis.flags import held_up
-from emulator.analysis.storage_limit import Reading, storage_limit
+from emulator.analysis.storage_limit import REACHED, Reading, storage_limit
 from emulator.record.result import Bound, BoundKind, HostShare, Point, Probe, Starved
 from emulator.units import counted, show_rate, show_seconds
 
@@ -125,10 +125,14 @@ def compute(facts: Facts) -> Bound | None:
 
 
 def at_cap(facts: Facts) -> Bound | None:
-    """Emulated storage delivers the rate that it is shaped to, whatever the client did."""
+    """Emulated storage delivers the rate that it is shaped to, whatever the client did; or most of it beside
+    cores that are idle for longer than the storage."""
     point, shape = facts.point, facts.shape
     hosts = max(1, len(point.hosts))
-    if shape is None or point.x_ideal >= FED or point.bytes_per_second < SAME * shape.rate * hosts:
+    if shape is None or point.x_ideal >= FED:
+        return None
+    least = REACHED if _cores_to_spare(point) else SAME
+    if point.bytes_per_second < least * shape.rate * hosts:
         return None
     rates = f"{show_rate(point.bytes_per_second)} of the {show_rate(shape.rate * hosts)}"
     evidence = (f"it delivered {rates} that it is shaped to, on {counted(hosts, 'host')}", *_shares(point))
@@ -156,10 +160,13 @@ def largest_share(facts: Facts) -> Bound | None:
         said = f"rank {lost.straggler} lost twice as much time by itself as any other"
         return Bound(kind=kind, evidence=(said, *_shares(point)), host=lost.straggler_host)
     evidence = [*_shares(point), *short_of_cpu(point).values()]
+    if kind == "client-cpu" and _cores_to_spare(point):
+        # Threads queue for a core now and then, also where most of the loss is a storage without reserves.
+        known = _of_storage(facts)
+        if known is not None and known.kind in ("bandwidth", "iops"):
+            return replace(known, evidence=(*known.evidence, *evidence))
     if kind == "storage":
-        known = client_link(facts)
-        if known is None and facts.reading is not None:
-            known = storage_limit(point, facts.probes, facts.reading, facts.others)
+        known = client_link(facts) or _of_storage(facts)
         # Storage that answers each request as fast as it ever does is not the limit: too few are in flight.
         known = known or answers_at_once(facts) or (None if facts.probes else starved_alone(facts))
         if known is not None:
@@ -167,6 +174,20 @@ def largest_share(facts: Facts) -> Bound | None:
         evidence += _seen(facts)
     help_ = cores_wanted(point) if kind in ("client-cpu", "cpu-quota") else ""
     return Bound(kind=kind, evidence=tuple(evidence), host=_only_host(point, kind), help=help_)
+
+
+def _of_storage(facts: Facts) -> Bound | None:
+    """The storage's limit by its kind; None if it is not told apart."""
+    if facts.reading is None:
+        return None
+    return storage_limit(facts.point, facts.probes, facts.reading, facts.others)
+
+
+def _cores_to_spare(point: Point) -> bool:
+    """True when the storage or waiting for cores starved accelerators, and every host had cores left."""
+    if point.starved is None or _kind(point, point.starved) not in ("storage", "client-cpu"):
+        return False
+    return all(host.busy_share is not None and host.busy_share < SPARE for host in point.hosts)
 
 
 def _kind(point: Point, lost: Starved) -> BoundKind:

@@ -7,7 +7,8 @@ from points import host, point
 
 from emulator.analysis.bound import StorageShape, classify
 from emulator.analysis.evidence import held
-from emulator.record.result import Flag, Starved
+from emulator.analysis.storage_limit import Reading
+from emulator.record.result import Flag, Probe, Starved
 
 GB = 10**9
 
@@ -75,6 +76,33 @@ def test_emulated_storage_at_its_cap_is_the_limit_whatever_the_client_did():
     hosts = tuple(host(name, starved=lost()) for name in "ab")
     both = point(16, 0.625, bytes_per_second=795e6, hosts=hosts)
     assert classify(both, shape=SHAPE).kind == "bandwidth"
+
+
+@pytest.mark.parametrize(
+    ("shares", "rate", "busy", "kind"),
+    [
+        ({"cores": 0.4, "work": 0.2}, 320e6, 0.6, "bandwidth"),
+        ({"cores": 0.4, "work": 0.2}, 320e6, 0.9, "client-cpu"),
+        ({"cores": 0.4, "work": 0.2}, 280e6, 0.6, "client-cpu"),
+        ({"quota": 0.6}, 320e6, 0.3, "cpu-quota"),
+        ({"loader": 0.7}, 320e6, 0.3, "loader"),
+    ],
+)
+def test_waiting_for_cores_that_are_idle_at_times_is_no_limit_beside_a_storage_without_reserves(
+    shares, rate, busy, kind
+):
+    """Emulated storage near its rate, or real storage near the most of its probe."""
+    starved = lost(**shares)
+    hosts = (host(busy_share=busy, starved=starved),)
+    found = point(8, 0.5, bytes_per_second=rate, hosts=hosts, starved=starved, read_seconds=160.0)
+    assert classify(found, shape=SHAPE).kind == kind
+    probes = [
+        Probe(request_bytes=size, depth=depth, requests_per_second=rate, latency_seconds=depth / rate)
+        for size, rate in ((2**20, 381.0), (2**12, 20_000.0))
+        for depth in (1, 4, 16)
+    ]
+    reading = Reading(request_bytes=2**20, workers=2, read_ahead=False)
+    assert classify(found, probes=probes, reading=reading).kind == kind
 
 
 @pytest.mark.parametrize(
