@@ -2,7 +2,8 @@
 
 Random access: an epoch is a permutation of all samples that depends on (seed, epoch) and never on the number
 of ranks. Rank r takes batch number s x ranks + r of it in its step s. So an epoch reads the same samples in
-the same order for any number of ranks, each once, except for the tail.
+the same order for any number of ranks, each once, except for the tail. With replacement, each place of the
+order has any of the samples.
 
 Sequential access, as in tf.data: the files of an epoch are shuffled, and their samples, in file order, form
 one sequence. It is divided evenly among the ranks, and each rank's stretch among its streams. The rank takes
@@ -155,6 +156,19 @@ class EpochOrder:
         return (left << np.uint64(narrow)) | right
 
 
+class Draws:
+    """Samples drawn with replacement: any of 0 ... samples - 1 at each place, by seed and epoch."""
+
+    def __init__(self, samples: int, seed: int, epoch: int) -> None:
+        philox = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64))
+        self._samples, self._key = np.uint64(samples), philox.random_raw()
+
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers at these places of the order, in the same shape."""
+        words = _mixed(_mixed(places.astype(np.uint64)) ^ np.uint64(self._key))
+        return (words % self._samples).astype(np.int64)
+
+
 _ROUNDS = 8
 """Number of rounds; even, so that both halves end with their first width."""
 MOST_IN_TABLE = 2**16
@@ -183,7 +197,7 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
         place, first = np.divmod(starts[stream] + turn, each)
         yield from map(tuple, (order.at(place) * each + first).reshape(plan.steps, size).tolist())
         return
-    order = EpochOrder(plan.samples, seed, epoch)
+    order = (Draws if plan.access.replacement else EpochOrder)(plan.samples, seed, epoch)
     together = max(1, _AT_ONCE // size)
     for begin in range(0, plan.steps, together):
         steps = np.arange(begin, min(plan.steps, begin + together))

@@ -61,6 +61,9 @@ class AccessSpec:
     pattern: Literal["random", "sequential"] = "random"
     """random: all samples shuffled, each read by itself wherever it lies in its file. sequential: files in
     shuffled order, each from its start, as tf.data reads TFRecord and as row groups of Parquet are read."""
+    replacement: bool = False
+    """random: each sample is drawn from all of them, as by WeightedRandomSampler with equal weights: an epoch
+    has some several times and some never."""
     streams: int = 1
     """sequential: files that a rank reads at the same time, one sample of each in turn."""
     shuffle_buffer: int = 0
@@ -94,6 +97,8 @@ class AccessSpec:
         at_least(0, self, "shuffle_buffer", "run_samples", "bytes_read", "chunk_bytes", "head_bytes")
         if self.head_bytes % BLOCK_BYTES:
             raise SpecError(f"access.head_bytes must be a multiple of {BLOCK_BYTES}, not {self.head_bytes}")
+        if self.replacement and self.pattern != "random":
+            raise SpecError("access.replacement needs access.pattern = 'random'", "leave it out")
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer or self.run_samples):
             raise SpecError(
                 "pattern = 'random' has no streams, no shuffle_buffer and no run_samples",

@@ -95,6 +95,13 @@ def test_samples_that_are_drawn_again_and_again_are_files_still():
     assert (found.files, found.samples_per_file, found.access.bytes_read) == (100, 1, 0)
 
 
+def test_samples_are_drawn_with_replacement_if_the_sampler_does_so_or_they_are_windows_of_a_map():
+    assert not pattern(whole(40, 50_000), 40).access.replacement
+    weighted = replace(SHUFFLED, sampler="WeightedRandomSampler", replacement=True)
+    assert pattern(whole(40, 50_000), 40, weighted).access.replacement
+    assert mapped(10**8, -1).access.replacement and not mapped(10**8).access.replacement
+
+
 def test_a_file_that_is_read_whole_for_each_of_its_samples_is_read_whole_by_the_replay():
     found = pattern(whole(40, 50_000, times=5), 200)
     assert (found.files, found.samples_per_file, found.access.bytes_read) == (40, 1, 0)

@@ -212,10 +212,10 @@ def of_loader(
             )
     if not settings.workers:
         facts.append("the job reads between its steps, without workers, and so does the replay")
-    if settings.sampler in ("WeightedRandomSampler", "custom") and not settings.marked:
-        facts.append(
-            f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
-        )
+    if settings.sampler == "WeightedRandomSampler":
+        facts.append("sampler WeightedRandomSampler: the replay gives each sample the same weight")
+    if settings.sampler == "custom" and not settings.marked:
+        facts.append("sampler custom: the replay takes each sample once an epoch, in random order")
     if ranks == 1:
         facts.append(
             "one process was recorded: what several exchange in a step, such as gradients, is in no replay; "

@@ -26,6 +26,8 @@ class Settings:
     """Batches that each worker reads ahead."""
     sampler: str = "custom"
     """Name of PyTorch's sampler class; custom: a class of the job; iterable: no sampler."""
+    replacement: bool = False
+    """True if the sampler draws each sample from all of them."""
     iterable: bool = False
     """True for an IterableDataset."""
     dataset_length: int = -1

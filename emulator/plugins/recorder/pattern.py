@@ -468,6 +468,7 @@ def access_of(
     wanted = max(request, reads.readahead if reads.sizes_only else 0)
     access = AccessSpec(
         pattern="sequential" if sequential else "random",
+        replacement=not sequential and _replaced(loader.settings, amount),
         streams=max(1, loader.settings.workers) if sequential else 1,
         run_samples=run,
         bytes_read=bytes_read,
@@ -478,6 +479,11 @@ def access_of(
         refill=_refill(loader.settings),
     )
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
+
+
+def _replaced(settings: Settings, amount: Amount) -> bool:
+    """Return True if the sampler draws each sample from all of them, or a loop windows at any place of a map."""
+    return settings.replacement or (amount.mapped and not settings.length)
 
 
 def _refill(settings: Settings) -> Refill:

@@ -398,6 +398,7 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
         "workers": int(iterator._num_workers),
         "prefetch_factor": int(getattr(loader, "prefetch_factor", None) or 0),
         "sampler": kind,
+        "replacement": getattr(sampler, "replacement", False) is True,
         "iterable": bool(iterable),
         "dataset_length": length,
         "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
