@@ -197,12 +197,12 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
         place, first = np.divmod(starts[stream] + turn, each)
         yield from map(tuple, (order.at(place) * each + first).reshape(plan.steps, size).tolist())
         return
-    order = (Draws if plan.access.replacement else EpochOrder)(plan.samples, seed, epoch)
+    drawn = (Draws if plan.access.replacement else EpochOrder)(plan.samples, seed, epoch)
     together = max(1, _AT_ONCE // size)
     for begin in range(0, plan.steps, together):
         steps = np.arange(begin, min(plan.steps, begin + together))
         places = (steps[:, None] * plan.ranks + rank) * size + np.arange(size)
-        yield from map(tuple, order.at(places).tolist())
+        yield from map(tuple, drawn.at(places).tolist())
 
 
 def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Portion]:

@@ -482,7 +482,7 @@ def access_of(
 
 
 def _replaced(settings: Settings, amount: Amount) -> bool:
-    """Return True if the sampler draws each sample from all of them, or a loop windows at any place of a map."""
+    """Return True if each sample is drawn from all of them, by a sampler or as a window anywhere in a map."""
     return settings.replacement or (amount.mapped and not settings.length)
 
 
