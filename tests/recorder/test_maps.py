@@ -24,20 +24,24 @@ def test_a_sample_has_the_bytes_with_which_as_many_come_from_storage(truth, larg
         return (size + AROUND) * (1 + noise)
 
     first = truth * larger
-    found = sample_bytes(truth + AROUND, first, first, delivered)
+    found = sample_bytes(truth + AROUND, first, 0.02, delivered)
     assert found in tried and len(tried) <= 6
     assert (found + AROUND) / (truth + AROUND) == pytest.approx(1, abs=0.1)
 
 
+def test_a_first_size_that_is_close_is_kept():
+    assert sample_bytes(104_000.0, 100_000, 0.05, float) == 100_000
+
+
 def test_a_sample_may_have_more_than_the_first_guess():
     """Pages of earlier samples were in memory, so that storage delivered less than a sample has."""
-    found = sample_bytes(150_000 + AROUND, 80_000, 320_000, lambda size: size + AROUND)
+    found = sample_bytes(150_000 + AROUND, 80_000, 0.02, lambda size: size + AROUND)
     assert found == pytest.approx(150_000, rel=0.1)
 
 
-@pytest.mark.parametrize(("of_job", "found"), [(10.0**9, 80_000), (1.0, 4096)])
+@pytest.mark.parametrize(("of_job", "found"), [(10.0**9, 320_000), (1.0, 4096)])
 def test_the_closest_counts_if_no_size_delivers_as_much(of_job, found):
-    assert sample_bytes(of_job, 80_000, 80_000, lambda size: size + AROUND) == pytest.approx(found, rel=0.2)
+    assert sample_bytes(of_job, 80_000, 0.02, lambda size: size + AROUND) == pytest.approx(found, rel=0.2)
 
 
 def test_a_job_that_reads_and_computes_in_turn_computes_while_its_replay_does_not_read():

@@ -78,8 +78,8 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         steps = round(loader.asked_batches / ranks) - described.workload.batches_ahead
         of_job = (loader.reads.storage_bytes or 0) / loader.asked_batches
         first = described.workload.sample_read.bytes_mean
-        most = 4 * first if described.workload.job.unchecked else first
-        described = describe_as(of_map=sample_bytes(of_job, first, most, delivered))
+        close = UNLIKE / 2 if described.workload.job.unchecked else UNLIKE  # a share of the files is likely
+        described = describe_as(of_map=sample_bytes(of_job, first, close, delivered))
     # Not more than the job's: the more samples have been read, the more does the page cache have.
     steps = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // ranks)
     made = again(described.workload, steps=steps)

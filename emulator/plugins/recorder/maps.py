@@ -15,22 +15,22 @@ from emulator.plugins.recorder.pattern import PAGE
 from emulator.plugins.recorder.steps import Pace, StepTime
 
 _MOST_TRIES = 6
-_CLOSE = 0.02
-"""Relative difference of bytes from storage at which the bytes of a sample are found."""
+_REACH = 4
+"""Largest ratio of the bytes of a sample to the first guess."""
 
 
-def sample_bytes(of_job: float, first: int, most: int, delivered: Callable[[int], float]) -> int:
+def sample_bytes(of_job: float, first: int, close: float, delivered: Callable[[int], float]) -> int:
     """Return the bytes of a sample with which a replay gets `of_job` bytes from storage per batch.
 
     `delivered` replays samples of so many bytes, and returns what it got: more for more, give or take its
-    noise. Bisects from PAGE to `most`, beginning at `first`; the closest of six tries counts.
+    noise. Begins at `first` and bisects until the relative difference is `close`, at most six times.
     """
-    least, size, tries = PAGE, first, list[tuple[float, int]]()
+    least, size, most, tries = PAGE, first, _REACH * first, list[tuple[float, int]]()
     while True:
         difference = delivered(size) / of_job - 1
         tries.append((abs(difference), size))
         least, most = (size, most) if difference < 0 else (least, size)
-        if abs(difference) < _CLOSE or len(tries) == _MOST_TRIES or least >= most:
+        if abs(difference) < close or len(tries) == _MOST_TRIES or least >= most:
             return min(tries)[1]
         size = round(math.sqrt(least * most))
 
