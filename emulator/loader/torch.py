@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from multiprocessing import connection, process, resource_tracker
+from multiprocessing import connection, forkserver, process, resource_tracker
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
@@ -214,6 +214,12 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+_NEEDED = (__name__, "numpy.random", "multiprocessing.queues", "multiprocessing.sharedctypes")
+"""Modules that every worker needs. A training has imported them before its workers start."""
+_imported: set[str] = set()
+"""Modules that the fork server has been told to import."""
+
+
 def _started_server(imports: Iterable[str]) -> Forkserver:
     """Start a fork server that has imported what workers need, `imports` too. Raises OSError, EOFError.
 
@@ -223,7 +229,13 @@ def _started_server(imports: Iterable[str]) -> Forkserver:
     _name_semaphores()
     _start_tracker()
     context = Forkserver()
-    context.set_forkserver_preload([__name__, *imports])
+    wanted = {*_NEEDED, *imports}
+    if not wanted <= _imported:
+        # A process has one server, which may be that of the self-test, with another format. It imports
+        # nothing later on, so each worker would, in the first step of each epoch.
+        getattr(forkserver._forkserver, "_stop", int)()
+        _imported.update(wanted)
+        context.set_forkserver_preload(sorted(_imported))
     # The server starts with its first child. Without this one, its imports would be part of the first step.
     first = context.Process(target=int)
     first.start()
