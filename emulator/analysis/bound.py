@@ -17,7 +17,7 @@ from emulator.units import counted, show_rate, show_seconds
 FED = 0.95
 """Throughput / ideal from which compute is the limit, if processes had held no accelerator up."""
 TRAINS = 0.90
-"""Throughput / ideal from which compute is the limit. Lower than FED: with torch it is 95 % where nothing is
+"""Throughput / ideal from which compute is the limit. Lower than FED: with torch it is 93 % where nothing is
 short (results/causes.md), since handing a batch over takes time on any host."""
 BUSY = 0.90
 """Share of a host's CPU time from which CPU is the limit."""
