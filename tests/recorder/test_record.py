@@ -19,6 +19,7 @@ from emulator.config.workload import load_workload
 from emulator.plugins.recorder import recording, strace
 from emulator.plugins.recorder.steps import SEEN
 from emulator.record.rows import read_rows
+from emulator.storage.posix import resident_pages
 
 JOBS = Path(__file__).with_name("jobs.py")
 TRACED = pytest.mark.skipif(bool(strace.usable()), reason=strace.usable() or "strace works")
@@ -64,6 +65,26 @@ def test_a_job_of_whole_files_runs_unchanged_and_is_described(tracer, tmp_path):
     # Nothing of the user's but sizes, counts and times.
     for path in out.iterdir():
         assert b"patient" not in path.read_bytes() and os.fsencode(tmp_path.name) not in path.read_bytes()
+
+
+@pytest.mark.long
+@TRACED
+def test_replays_look_for_the_bytes_that_a_sample_has_of_its_share_of_a_mapped_file(tmp_path):
+    """How many there are depends on the read-ahead of this disk; make test-record has a device of its own."""
+    (file,) = make_files(tmp_path / "data", [400 * 131072]).iterdir()
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if resident_pages(opened.fileno(), 0, 2**20)[1]:
+            pytest.skip("the file system keeps its files in memory")
+    job = (sys.executable, JOBS, "mapped", tmp_path / "data", "step=0.01", "each=131072")
+    done = feedrate("record", "--out", tmp_path / "job", "--traced-steps", 40, "--", *job)
+    assert done.status == 0, done.err
+    seen = json.loads((tmp_path / "job" / "record.json").read_text())
+    assert 4096 <= seen["of_map"] <= 4 * 131072 and "of a mapped file" in done.err
+    found = load_workload(str(tmp_path / "job" / "workload.toml"))
+    assert found.access.mapped and found.job.replay is not None and found.job.unchecked == ""
+    assert found.sample.bytes_mean == pytest.approx(seen["of_map"], rel=0.05)
 
 
 @pytest.mark.long

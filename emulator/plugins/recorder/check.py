@@ -70,10 +70,10 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         observation = replace(observation, **found)
         return describe(observation, described.workload.name)
 
-    if stored and described.workload.access.mapped:
+    if described.workload.access.mapped:  # its first batches came from storage, whatever the later ones did
 
         def delivered(size: int) -> float:
-            return again(describe_as(of_map=size).workload, steps=steps).storage_bytes
+            return again(describe_as(of_map=size).workload, steps=steps, stored=True).storage_bytes
 
         steps = round(loader.asked_batches / ranks) - described.workload.batches_ahead
         of_job = (loader.reads.storage_bytes or 0) / loader.asked_batches
