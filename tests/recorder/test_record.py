@@ -77,10 +77,11 @@ def test_replays_look_for_the_bytes_that_a_sample_has_of_its_share_of_a_mapped_f
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if resident_pages(opened.fileno(), 0, 2**20)[1]:
             pytest.skip("the file system keeps its files in memory")
-    job = (sys.executable, JOBS, "mapped", tmp_path / "data", "step=0.01", "each=131072")
+    job = (sys.executable, JOBS, "mapped", tmp_path / "data", "step=0.01", "each=131072", "epochs=3")
     done = feedrate("record", "--out", tmp_path / "job", "--traced-steps", 40, "--", *job)
     assert done.status == 0, done.err
     seen = json.loads((tmp_path / "job" / "record.json").read_text())
+    assert seen["of_map"] is not None, done.err
     assert 4096 <= seen["of_map"] <= 4 * 131072 and "of a mapped file" in done.err
     found = load_workload(str(tmp_path / "job" / "workload.toml"))
     assert found.access.mapped and found.job.replay is not None and found.job.unchecked == ""
