@@ -48,6 +48,8 @@ _DEATH_SECONDS = 1.0
 """Seconds between the end of a worker's connections and of its process, at most."""
 _WORKER_DIED = (RuntimeError, OSError, EOFError)
 """Errors by which torch and its queues report a dead worker."""
+_CUT_OFF = (ConnectionError, EOFError)
+"""Those of an end while it handed a batch over, which may be seen before the end of its process."""
 _DEAD = "DataLoader worker (pid"
 """Start of torch's message about a dead worker, also about one that died before it was counted here."""
 
@@ -134,7 +136,7 @@ class TorchLoader:
             except _WORKER_DIED as error:
                 # Do not wait for the end of a worker that hangs in the storage: it may be unable to end.
                 known = self._hung.poll() or connection.wait([one.sentinel for one in self._workers], 0)
-                if known or str(error).startswith(_DEAD):
+                if known or isinstance(error, _CUT_OFF) or str(error).startswith(_DEAD):
                     raise self._worker_died() from None
                 if "timed out" in str(error):  # DataLoader's timeout: its workers are alive
                     if time.monotonic() >= deadline:
