@@ -244,10 +244,8 @@ class ReplaySpec:
 
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second")
-        at_least(
-            0, self, "waited", "replay_waited", "replay_amplification", "more_requests", "kept", "uncertain"
-        )
-        at_least(0, self, "refilled")
+        at_least(0, self, "waited", "replay_waited", "replay_amplification")
+        at_least(0, self, "more_requests", "kept", "uncertain", "refilled")
         positive(self, "amplification")
 
     @property

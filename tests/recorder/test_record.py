@@ -19,7 +19,7 @@ from emulator.config.workload import load_workload
 from emulator.plugins.recorder import recording, strace
 from emulator.plugins.recorder.steps import SEEN
 from emulator.record.rows import read_rows
-from emulator.storage.posix import resident_pages
+from emulator.storage.posix import evict, resident_pages
 
 JOBS = Path(__file__).with_name("jobs.py")
 TRACED = pytest.mark.skipif(bool(strace.usable()), reason=strace.usable() or "strace works")
@@ -74,7 +74,7 @@ def test_replays_look_for_the_bytes_that_a_sample_has_of_its_share_of_a_mapped_f
     (file,) = make_files(tmp_path / "data", [400 * 131072]).iterdir()
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        evict(opened.fileno())
         if resident_pages(opened.fileno(), 0, 2**20)[1]:
             pytest.skip("the file system keeps its files in memory")
     job = (sys.executable, JOBS, "mapped", tmp_path / "data", "step=0.01", "each=131072", "epochs=3")

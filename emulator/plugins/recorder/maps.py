@@ -35,10 +35,10 @@ def sample_bytes(of_job: float, first: int, close: float, delivered: Callable[[i
         size = round(math.sqrt(least * most))
 
 
-def reads_unseen(step: StepTime | None, loader: Loader) -> bool:
+def reads_unseen(step: StepTime, loader: Loader) -> bool:
     """Return True if the step time includes the page faults of a job that reads and computes in turn."""
-    marked = loader.settings.marked and not loader.settings.workers
-    return step is not None and step.bound and marked and loader.reads.mapped > 0
+    in_turn = loader.settings.marked and not loader.settings.workers
+    return step.bound and in_turn and loader.reads.mapped > 0
 
 
 def less_replayed(step: StepTime, job: Pace, replay: Pace) -> StepTime:

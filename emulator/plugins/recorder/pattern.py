@@ -213,9 +213,10 @@ def _left_out(loader: Loader, amount: Amount, each: float, found: bool) -> list[
     """Return sentences on reads of the job that the replay changes or leaves out."""
     reads, facts, filled = loader.reads, [], _fill(loader)
     if amount.mapped:
-        why = "for which storage delivers as much" if found else "its share of them"
-        if amount.guessed and not found:
-            why = "the most that it can have"
+        if found:
+            why = "for which storage delivers as much"
+        else:
+            why = "the most that it can have" if amount.guessed else "its share of them"
         facts.append(
             f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(amount.total)}; "
             f"the replay maps them, too, and reads {show_bytes(each)} for a sample, {why}"

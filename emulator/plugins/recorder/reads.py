@@ -184,8 +184,8 @@ class Reads:
     def __post_init__(self) -> None:
         at_least(0, self, "files", "files_bytes", "visits", "visit_bytes", "visit_size", "bytes")
         at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
-        at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes", "backward")
-        at_least(0, self, "adjacent")
+        at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes")
+        at_least(0, self, "backward", "adjacent")
 
     def plus(self, other: Reads) -> Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are unknown."""

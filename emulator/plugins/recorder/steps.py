@@ -236,14 +236,14 @@ def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
     The first `ahead` batches of an epoch are left out, and steps with unusual waits for another DataLoader.
     Only whole periods from one long step to the next count, because it belongs to all steps before it.
     """
-    parts, cycles, pauses = [np.zeros(0, SEEN)], [np.zeros(0)], [np.zeros(0, bool)]
+    parts, complete, elsewhere = [np.zeros(0, SEEN)], [np.zeros(0, SEEN)], [np.zeros(0, SEEN)]
     for table in tables:
         used = untraced(table[warmup:])
         alone = _alone(used)
         parts.append(_whole(used[alone & settled(used["epoch"], used["step"], ahead)]))
-        cycles.append(np.nan_to_num(_cycles(used)))
-        pauses.append(~alone & ~np.isnan(used["between"]))
-    rows, paused, every = np.concatenate(parts), np.concatenate(pauses), np.concatenate(cycles)
+        complete.append(_complete(used))
+        elsewhere.append(_complete(used[~alone]))
+    rows, every, pauses = map(np.concatenate, (parts, complete, elsewhere))
     total = float(_cycles(rows).sum())
     if len(rows) < FEW or not total:
         return None
@@ -252,8 +252,8 @@ def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
         waited=float(rows["wait"][rows["ready"] != 1].sum()) / total,
         steps=len(rows),
         samples=float(rows["samples"].mean()),
-        paused=float(every[paused].sum() / every.sum()),
-        pauses=float(paused.mean()),
+        paused=float(_cycles(pauses).sum() / _cycles(every).sum()),
+        pauses=len(pauses) / len(every),
     )
 
 
