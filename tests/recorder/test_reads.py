@@ -94,6 +94,19 @@ def test_runs_are_adjacent_if_they_lie_side_by_side_whenever_they_were_read(orde
     assert found.seen("", {}, False).adjacent == (9 if pitch < 12288 else 0)
 
 
+def test_pages_of_a_map_are_looked_for_when_the_file_is_mapped_first(tmp_path, monkeypatch):
+    """The workers of the second epoch map what those of the first have read."""
+    (tmp_path / "one").write_bytes(bytes(40_960))
+    answers = iter([(10, 1), (10, 10)])
+    monkeypatch.setattr("emulator.plugins.recorder.reads._in_memory", lambda path, size: next(answers))
+    found = Reduction()
+    for worker in (7, 8):
+        found.mapped(worker, bytes(tmp_path / "one"), 40_960)
+    assert found.seen(7, {}, False).resident == found.seen(8, {}, False).resident == 0.1
+    found.move(8, 7)
+    assert found.seen(7, {}, False).resident == 0.1 and found.seen(7, {}, False).mapped == 81_920
+
+
 @pytest.mark.parametrize(("footer", "times"), [(65536, 1), (0, 1), (0, 5)])
 def test_a_footer_that_is_read_at_each_visit_is_an_index_and_samples_of_each_epoch_are_not(footer, times):
     found = Reduction()

@@ -70,19 +70,22 @@ def test_a_job_of_whole_files_runs_unchanged_and_is_described(tracer, tmp_path):
 @pytest.mark.long
 @TRACED
 def test_replays_look_for_the_bytes_that_a_sample_has_of_its_share_of_a_mapped_file(tmp_path):
-    """How many there are depends on the read-ahead of this disk; make test-record has a device of its own."""
-    (file,) = make_files(tmp_path / "data", [400 * 131072]).iterdir()
+    """How many there are depends on the read-ahead of this disk; make test-record has a device of its own.
+
+    The file is large, because record looks for its pages in memory when others may have been read ahead.
+    """
+    (file,) = make_files(tmp_path / "data", [400 * 524288]).iterdir()
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
         evict(opened.fileno())
         if resident_pages(opened.fileno(), 0, 2**20)[1]:
             pytest.skip("the file system keeps its files in memory")
-    job = (sys.executable, JOBS, "mapped", tmp_path / "data", "step=0.01", "each=131072", "epochs=3")
+    job = (sys.executable, JOBS, "mapped", tmp_path / "data", "step=0.01", "each=524288", "epochs=3")
     done = feedrate("record", "--out", tmp_path / "job", "--traced-steps", 40, "--", *job)
     assert done.status == 0, done.err
     seen = json.loads((tmp_path / "job" / "record.json").read_text())
     assert seen["of_map"] is not None, done.err
-    assert 4096 <= seen["of_map"] <= 4 * 131072 and "of a mapped file" in done.err
+    assert 4096 <= seen["of_map"] <= 4 * 524288 and "of a mapped file" in done.err
     found = load_workload(str(tmp_path / "job" / "workload.toml"))
     assert found.access.mapped and found.job.replay is not None and found.job.unchecked == ""
     assert found.sample.bytes_mean == pytest.approx(seen["of_map"], rel=0.05)

@@ -30,7 +30,7 @@ MOST_FILES = 2_000_000
 _MOST_PATHS = 20_000
 """Most paths kept per group, for the replay that checks the recording."""
 _MOST_PAGES = 2**20
-"""Most pages of mapped files per group that are looked up in the page cache."""
+"""Most pages of mapped files that are looked up in the page cache."""
 _MOST_RUNS = 2**18
 """Most runs per group whose offsets are kept, 32 bytes each."""
 _INDEX = 3
@@ -237,7 +237,6 @@ class _Group:
         self.files: dict[int, int] = {}  # number of a file -> its bytes
         self.paths: dict[int, bytes] = {}  # number -> path, of the first _MOST_PATHS files
         self.requests, self.heads, self.runs = Tally(), Tally(), Tally()
-        self.pages = self.resident = 0  # pages of mapped files: examined, and in memory
         self.devices: Counter[int] = Counter()  # device -> bytes read or mapped
         self.readers: Counter[int] = Counter()  # thread -> bytes read
         self.places = array("q")  # of each run: process, file, first byte, bytes
@@ -261,8 +260,6 @@ class _Group:
         self.requests.merge(other.requests)
         self.heads.merge(other.heads)
         self.runs.merge(other.runs)
-        self.pages += other.pages
-        self.resident += other.resident
         self.places.extend(other.places[: 4 * _MOST_RUNS - len(self.places)])
 
 
@@ -296,6 +293,8 @@ class Reduction:
         self._open: dict[tuple[int, int], _Open] = {}
         self._latest: dict[int, deque[_Open]] = {}  # process -> its most recent opens
         self._direct: set[int] = set()  # files that were opened with O_DIRECT
+        self._examined: dict[int, tuple[int, int]] = {}  # mapped file -> pages, and those in memory, at first
+        self._pages = 0  # examined ones
 
     def group(self, key: object) -> _Group:
         if key not in self.groups:
@@ -434,10 +433,10 @@ class Reduction:
         group = self.group(key)
         group.totals["mapped"] += size
         group.devices[file.device] += size
-        if file.number not in group.files and group.pages < _MOST_PAGES:
-            pages, resident = _in_memory(path, file.bytes)
-            group.pages += pages
-            group.resident += resident
+        # Only once: later maps, by other workers or in another epoch, find what the first ones have read.
+        if file.number not in self._examined and self._pages < _MOST_PAGES:
+            self._examined[file.number] = _in_memory(path, file.bytes)
+            self._pages += self._examined[file.number][0]
         self._holds(group, file, path)
 
     def seen(self, key: object, usage: Mapping[str, int], sizes_only: bool) -> Reads:
@@ -446,6 +445,8 @@ class Reduction:
             handle.group.end_run(handle)
         group = self.groups.get(key) or _Group()
         sizes = np.fromiter(group.files.values(), np.int64, len(group.files))
+        examined = [self._examined.get(number, (0, 0)) for number in group.files]
+        pages, resident = map(sum, zip((0, 0), *examined, strict=True))
         runs, places = group.runs.pieces(), np.array(group.places, np.int64).reshape(-1, 4)
         followed_files, backward = _followed(places, runs.typical())
         return Reads(
@@ -461,7 +462,7 @@ class Reduction:
             backward=backward,
             adjacent=_adjacent(places, runs.typical()),
             index_bytes=_index_bytes(places),
-            resident=group.resident / group.pages if group.pages else 0.0,
+            resident=resident / pages if pages else 0.0,
             call_bytes=usage.get("calls"),
             storage_bytes=usage.get("storage"),
             faults=usage.get("faults", 0),
