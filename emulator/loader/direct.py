@@ -20,12 +20,10 @@ from queue import SimpleQueue
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.files import Closing
 from emulator.loader.base import Batch, stalled
-from emulator.loader.reading import WholeReader
+from emulator.loader.reading import OPEN_FILES, WholeReader
 from emulator.order import Portion, Read
 from emulator.storage.posix import Scanner, aligned_buffer
 
-_FILES = 64
-"""Most files that a thread keeps open. All threads use at most a quarter of RLIMIT_NOFILE."""
 _TOGETHER = 4 * 2**20
 """Bytes of samples that a thread reads in one task."""
 _CLOSE_SECONDS = 1.0
@@ -146,7 +144,9 @@ class DirectLoader:
         """Run the loop of a reader thread."""
         buffer = aligned_buffer(self._reader.room())  # untouched pages use no memory
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        files = _FILES if limit == resource.RLIM_INFINITY else min(_FILES, limit // 4 // self._spec.workers)
+        files = OPEN_FILES
+        if limit != resource.RLIM_INFINITY:  # all threads use at most a quarter
+            files = min(files, limit // 4 // self._spec.workers)
         lead, epoch = _Lead(self._leading), 0
         scanner = self._reader.scanner(buffer, files, lead.give_way)
         with lead, scanner or nullcontext():

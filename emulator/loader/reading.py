@@ -21,6 +21,9 @@ from emulator.units import BLOCK_BYTES
 
 ALL = AccessSpec()
 """Access to whole samples in random order."""
+OPEN_FILES = 64
+"""Most files of many samples that a reader keeps open: closing one evicts its pages, and with them the
+kernel's read-ahead."""
 _INDICES_KEPT = 64
 """Most file indices kept in memory: that of a Parquet file is as large as its footer."""
 

@@ -19,7 +19,7 @@ from emulator.errors import DatasetError, FeedrateError, MissingError, RankError
 from emulator.launch.watch import watch_worker
 from emulator.loader.arrays import crop_of, load_sample
 from emulator.loader.base import Batch, Made
-from emulator.loader.reading import WholeReader
+from emulator.loader.reading import OPEN_FILES, WholeReader
 from emulator.order import Portion
 from emulator.record.schedstat import Books, Page
 from emulator.storage.base import Storage
@@ -39,9 +39,6 @@ except ModuleNotFoundError as error:
 DataLoader = torch.utils.data.DataLoader
 set_num_threads = torch.set_num_threads
 
-_FILES = 64
-"""Files of many samples that a worker keeps open during an epoch: closing one evicts its pages, and with them
-the kernel's read-ahead."""
 _ZEROS = bytes(2**16)
 
 Tensors = Sequence[torch.Tensor]
@@ -116,7 +113,7 @@ class RecordReader:
         reads = portion.reads
         began = time.monotonic() if reads else math.nan
         if self._scanner is None:
-            self._scanner = self.whole.scanner(memoryview(b""), _FILES, lambda: None)
+            self._scanner = self.whole.scanner(memoryview(b""), OPEN_FILES, lambda: None)
             self._epoch = portion.epoch
         if self._scanner is None:  # objects, shaped storage or checksums: read through a Blob
             buffer = aligned_buffer(self.whole.room())

@@ -62,7 +62,7 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         )
     if find_spec("torch") is None:
         raise SpecError("a replay needs PyTorch", "pip install 'feedrate[torch]'")
-    stored = _stored(loader, described.workload) is not None
+    stored = _stored(loader, described.workload)
     again = partial(replay, ranks=ranks, paths=watch.files(loader.settings), stored=stored)
 
     def describe_as(**found: Any) -> Described:
@@ -108,8 +108,8 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
     return written, described, rates
 
 
-def _stored(loader: Loader, workload: Workload) -> float | None:
-    """Return the bytes from storage for each byte that a replay reads, or None if they came from memory.
+def _stored(loader: Loader, workload: Workload) -> bool:
+    """True when the job's bytes came from storage, False when they came from memory.
 
     Raises SpecError if they came from both, or if it is not known.
     """
@@ -123,7 +123,7 @@ def _stored(loader: Loader, workload: Workload) -> float | None:
             f"{stored:.0%} of the job's bytes came from storage, the others from memory, unlike any replay's",
             "record when all of its data are in the page cache, or none",
         )
-    return stored if stored > cold else None
+    return stored > cold
 
 
 def _delivered(loader: Loader, workload: Workload) -> float | None:
