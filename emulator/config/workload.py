@@ -87,6 +87,9 @@ class AccessSpec:
     mapped: bool = False
     """The job maps its files (mmap): reads are page faults, around which the kernel reads. On a mounted file
     system it is replayed so, with either loader."""
+    reopen: bool = False
+    """A file of many samples is opened for each of them, and the kernel's read-ahead begins anew; false: it
+    stays open. For files on a mounted file system that are not mapped."""
     refill: Refill = "epoch"
     """Read-ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
     in MLPerf's 3D U-Net. persistent: its workers stay, and what they read ahead begins with nothing, as in
@@ -99,6 +102,10 @@ class AccessSpec:
             raise SpecError(f"access.head_bytes must be a multiple of {BLOCK_BYTES}, not {self.head_bytes}")
         if self.replacement and self.pattern != "random":
             raise SpecError("access.replacement needs access.pattern = 'random'", "leave it out")
+        if self.reopen and (self.pattern != "random" or self.mapped):
+            raise SpecError(
+                "access.reopen needs access.pattern = 'random' and no access.mapped", "leave it out"
+            )
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer or self.run_samples):
             raise SpecError(
                 "pattern = 'random' has no streams, no shuffle_buffer and no run_samples",

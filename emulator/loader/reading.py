@@ -202,7 +202,8 @@ class PartReader(WholeReader):
                 self.check_size(read.file, blob.size, blob)
                 known = self._known(read.file, blob, name)
         name, size, index = known
-        return Wanted(name, size, self.requests(index.extents(read, self.block)), False, self.access.mapped)
+        requests = self.requests(index.extents(read, self.block))
+        return Wanted(name, size, requests, False, self.access.mapped, self.access.reopen)
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         return sum(len(piece) for piece in self.pieces(read, buffer, cancelled))

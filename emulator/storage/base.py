@@ -84,6 +84,8 @@ class Wanted(NamedTuple):
     """True if the requests cover the file in order: its head is checked. Otherwise the file stays open."""
     mapped: bool = False
     """True to map the file and copy the bytes, if the storage can."""
+    reopen: bool = False
+    """True to open a file that stays open once more for this read: the kernel's read-ahead begins anew."""
 
     @property
     def bytes(self) -> int:

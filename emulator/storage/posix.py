@@ -96,13 +96,8 @@ class PosixStorage(Storage):
         return self._prefix + name
 
     def descriptor(self, path: str) -> tuple[int, int]:
-        """Open a file; return its descriptor and its bytes. Raises as `open` does."""
-        try:
-            fd = os.open(path, self._flags)
-        except (FileNotFoundError, NotADirectoryError):
-            raise missing(path) from None
-        except OSError as error:
-            raise storage_error(error, "cannot open") from None
+        """Open a file, evict it if reads are cold; return its descriptor and bytes. Raises as `open` does."""
+        fd = self.opened(path)
         try:
             length = os.lseek(fd, 0, os.SEEK_END)  # a seventh of the time of fstat
         except OSError:
@@ -116,6 +111,15 @@ class PosixStorage(Storage):
                 sampled, resident = resident_pages(fd, 0, min(length, _SAMPLED_BYTES))
                 self.stats.absorb(ReadCounts(pages_sampled=sampled, pages_resident=resident))
         return fd, length
+
+    def opened(self, path: str) -> int:
+        """Open a file; return its descriptor. Raises as `open` does."""
+        try:
+            return os.open(path, self._flags)
+        except (FileNotFoundError, NotADirectoryError):
+            raise missing(path) from None
+        except OSError as error:
+            raise storage_error(error, "cannot open") from None
 
     def close(self, fd: int) -> None:
         """Close what `descriptor` opened."""
@@ -193,19 +197,22 @@ class Scanner(Closing):
         tally.begin = now = clock()
         worked = time.thread_time()
         try:
-            for name, size, requests, whole, mapped in wanted:
+            for name, size, requests, whole, mapped, reopen in wanted:
                 if not (requests or whole):
                     continue  # a stream whose next block has not been reached
                 if cancelled():
                     raise closed()
-                start = useful
-                if (fd := kept.get(name)) is None:
+                start, again = useful, None
+                if (fd := kept.get(name)) is not None:
+                    kept.move_to_end(name)
+                if fd is None or reopen:
                     before = now
-                    fd = self._open(name, size, whole)
+                    if fd is None:
+                        fd = self._open(name, size, whole)
+                    else:
+                        fd = again = storage.opened(storage.path(name))
                     now = clock()
                     tally.opening += now - before
-                else:
-                    kept.move_to_end(name)
                 try:
                     read = self._map(fd, size) if mapped else os.preadv
                     for offset, length in requests:
@@ -243,7 +250,9 @@ class Scanner(Closing):
                     error.filename = storage.path(name)
                     raise storage_error(error, "cannot read") from None
                 finally:
-                    if name not in kept:
+                    if again is not None:
+                        os.close(again)
+                    elif name not in kept:
                         self._close(fd)
                 if whole and requests:
                     first = self._buffer if into is None else into[start:]

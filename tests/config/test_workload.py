@@ -67,6 +67,12 @@ def test_a_wrong_setting_is_one_clear_line(setting, said):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("other", ["access.mapped=true", "access.pattern=sequential"])
+def test_only_samples_that_are_read_at_random_are_opened_for_each(other):
+    with pytest.raises(SpecError, match="access.reopen needs access.pattern = 'random' and no access.mapped"):
+        load_workload("unet3d-a100", ["access.reopen=true", other])
+
+
 def test_settings_are_laid_over_the_file():
     spec = load_workload("unet3d-a100", ["loader.workers=8", "loader.block_bytes=1MiB", "training.sync=none"])
     assert (spec.loader.workers, spec.loader.block_bytes, spec.training.sync) == (8, 2**20, "none")

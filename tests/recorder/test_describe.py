@@ -322,6 +322,20 @@ def test_a_small_file_beside_those_of_many_samples_holds_none():
     assert side_files([50, 1000, 1000]) == 0, "one that is small, but has its share of the bytes"
 
 
+def test_a_file_of_many_samples_that_is_opened_for_each_of_them_is_opened_so_by_the_replay():
+    rows = Reads(
+        files=4, files_bytes=4 * 10**7, sizes=(10**7,) * 4, visits=8, visit_bytes=10**7, visit_size=8 * 10**7,
+        bytes=10**7, requests=pieces(100_000, 100), runs=pieces(100_000, 100), heads=pieces(100_000, 8),
+        followed_files=96, followed_bytes=96 * 100_000, backward=46,
+    )  # fmt: skip
+    settings = replace(SHUFFLED, dataset_length=400)
+    assert not pattern(rows, 100, settings).access.reopen
+    found = pattern(replace(rows, visits=100, visit_size=10**9), 100, settings)
+    assert (found.samples_per_file, found.access.reopen) == (100, True)
+    said = "in 1 place of its file of 100 samples, at random, which is opened for it"
+    assert f"all of a sample is read, {said}" in found.told
+
+
 def pages(batch_call_bytes: float) -> Pattern:
     """Two workers have read 12 pages of 50 samples, of 120 pages in one file."""
     iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)

@@ -291,6 +291,20 @@ def test_a_cold_file_stays_in_memory_while_a_scanner_has_it_open(folder: Path) -
     assert not resident(folder / "odd")
 
 
+def test_a_file_is_opened_again_for_each_read_and_stays_in_memory(folder: Path) -> None:
+    needs_eviction(folder)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    storage, one = PosixStorage(folder, direct=False, cache="cold"), wanted("odd")._replace(reopen=True)
+    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
+        assert scanner.scan([one, one], nothing, nothing) == 2 * one.bytes
+        assert resident(folder / "odd") and len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
+        (folder / "odd").unlink()
+        assert scanner.scan([wanted("odd")], nothing, nothing) == one.bytes, "it is still open"
+        with pytest.raises(DatasetError, match="is not there"):
+            scanner.scan([one], nothing, nothing)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
 def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:
     """What is in memory is read at once; what is not, or what the kernel cannot tell, after giving way."""
     needs_eviction(folder)

@@ -477,6 +477,7 @@ def access_of(
         head_bytes=head,
         buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
+        reopen=several and not (sequential or amount.mapped) and opens_of(loader, 1) > WHOLE,
         refill=_refill(loader.settings),
     )
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
@@ -549,6 +550,7 @@ def _access_words(
         if access.bytes_read:
             part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)}"
         where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
+        where += ", which is opened for it" if access.reopen else ""
         places = f"{access.pieces} place{'s' if access.pieces > 1 else ''}"
         facts.append(f"{part} is read, in {places} of its {where}")
     if reads.sizes_only and not layout.whole:
