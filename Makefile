@@ -80,7 +80,7 @@ test-mlperf: $(INSTALLED)
 test-browser: $(INSTALLED)
 	command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium
 	$(BIN)/python -m pip install --quiet --no-deps axe-playwright-python==0.1.8
-	$(BIN)/python -m pytest tests/report/test_browser.py
+	$(BIN)/python -m pytest -m browser tests/report/test_browser.py
 
 # As root. Three network namespaces with host names of their own, on one bridge.
 test-multihost: $(INSTALLED)

@@ -15,7 +15,7 @@ hypothesis.settings.load_profile("same")
 
 OPT_IN = (
     "long", "multihost", "sharedfs", "slurm", "container", "device", "ceph", "dlio", "mlperf", "faults",
-    "record", "latency",
+    "record", "latency", "browser",
 )  # fmt: skip
 """Markers of tests that run only when `-m` names them: see the Makefile."""
 

@@ -32,6 +32,7 @@ def wheel(tmp_path_factory) -> Path:
     return found
 
 
+@pytest.mark.long
 def test_the_wheel_holds_one_top_level_module_and_the_content(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}

@@ -1,6 +1,6 @@
 """The pages in a real headless browser: nothing overflows, overlaps, is clipped or tiny; a silent console.
 
-Runs where Chromium is installed, and with axe-core where that is, too: `make test-browser` installs both.
+`make test-browser` installs Chromium and axe-core.
 Pages at all widths are frames of one document, so that the browser starts once; a script of the test measures
 them, and points at a dot of the answer's chart.
 """
@@ -23,7 +23,7 @@ WIDTHS = (400, 1400)
 SMALLEST_PX = 10.0
 """Letters of a plot must not be drawn smaller than this."""
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed: make test-browser")
+pytestmark = pytest.mark.browser
 
 MEASURE = """
 function overlap(a, b) {
