@@ -193,11 +193,17 @@ def cut_off(n: Floats, limit: float) -> Floats:
     return np.where(n > limit, 0.7 * limit / n, 1.0)
 
 
+def second_tier(n: Floats, limit: float) -> Floats:
+    """Beyond C, a slower tier gives each further process 40 % of its demand."""
+    return np.minimum(1.0, (limit + 0.4 * (n - limit)) / n)
+
+
 HELD_OUT: dict[str, Callable[[Floats, float], Floats]] = {
     "stretched": stretched,
     "staircase": staircase,
     "soft p=4": soft(4),
     "cut off": cut_off,
+    "second tier": second_tier,
 }
 """Forms that nobody looked at while the method was made."""
 EVERY = SMOOTH | BROKEN | HELD_OUT
@@ -292,6 +298,26 @@ def losing(random: np.random.Generator, sd: float) -> Variation:
     """Only ever slower: exponential."""
     while True:
         yield -random.exponential(sd)
+
+
+def skewed(random: np.random.Generator, sd: float) -> Variation:
+    """Exponential as `losing`, but the truth is the mean: what the machine gives, losses included."""
+    for off in losing(random, sd):
+        yield off + sd
+
+
+def sliding(random: np.random.Generator, sd: float, truth: float = 0.0) -> Variation:
+    """Normal, about a line that falls or rises by 8 % over 20 runs; the truth is that of run `truth`."""
+    slope = random.choice([-1, 1]) * 0.08 / 19
+    run = -truth
+    while True:
+        yield random.normal(0, sd) + slope * run
+        run += 1
+
+
+def passing(random: np.random.Generator, sd: float) -> Variation:
+    """`sliding` whose truth is in the middle of 20 runs."""
+    return sliding(random, sd, 9.5)
 
 
 def tailed(random: np.random.Generator, sd: float) -> Variation:

@@ -41,7 +41,10 @@ from curves import (
     heavy,
     jumping,
     losing,
+    passing,
     searched,
+    skewed,
+    sliding,
     tailed,
     trial_random,
     walking,
@@ -102,10 +105,14 @@ def held_out() -> list[Row]:
     return [
         Row("stretched", "white", white),
         Row("staircase", "white", white),
+        Row("second tier", "white", white),
         Row("roofline", "walking", walking),
         Row("soft p=4", "jumping", jumping),
         Row("mva", "losing", losing, 0.02),
+        Row("mva", "skewed", skewed, 0.02),
         Row("cut off", "tailed", tailed, 0.02),
+        *(Row(name, "sliding", sliding) for name in ("roofline", "soft p=3", "mva", "usl")),
+        *(Row(name, "passing", passing) for name in ("roofline", "soft p=3", "mva", "usl")),
     ]
 
 

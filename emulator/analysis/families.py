@@ -1,12 +1,13 @@
 """Families of curves that saturate: efficiency against u = ln(N / K), K the scale in processes.
 
-    soft     (1 - d) (1 + x^p)^(-1/p) / (1 + k max(0, x - 1))    x = N / K
+    soft     (1 - d) (1 + x^p)^(-(1 - g)/p) / (1 + k max(0, x - 1))    x = N / K
     usl      (1 - d) / (1 + q x / 2 + (1 - q) x^2)
 
 `soft` is the p-norm of "N processes at their own rate" and "the limit K": p large is a hard roofline, p = 1
-a rectangular hyperbola; k > 0 declines beyond the limit. `usl` is Gunther's universal scalability law (1993)
-with contention q and coherency 1 - q. d is what a process loses even when alone: latency that nothing hides.
-Everything depends on N / K alone, so knee and saturation of a shape are constants times K.
+a rectangular hyperbola; with k > 0 throughput declines beyond the limit, with g > 0 it still grows there, as
+N^g: a cache or a slower tier delivers some of the samples. `usl` is Gunther's universal scalability law
+(1993) with contention q and coherency 1 - q. d is what a process loses even when alone: latency that nothing
+hides. Everything depends on N / K alone, so knee and saturation of a shape are constants times K.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ SHARPNESS = (1.0, 1.2, 1.4, 1.7, 2.0, 2.4, 2.8, 3.4, 4.0, 4.8, 5.6, 6.7, 8.0, 12
 """p of `soft`. With steps of 40 %, knees of curves between two of them came out up to 2 % too low."""
 DECLINE = (0.0, 0.2, 0.45, 1.0)
 """k of `soft`, for p >= 2."""
+GROWTH = tuple((p, g) for p in (2.8, 6.7, 20.0, 60.0) for g in (0.25, 0.45, 0.65))
+"""p and g of `soft`, for k = 0."""
 CONTENTION = (0.0, 0.15, 0.3, 0.45, 0.6, 0.72, 0.85)
 """q of `usl`."""
 OVERHEAD = (0.0, 0.005, 0.01, 0.017, 0.025, 0.035, 0.05, 0.065, 0.08, 0.11, 0.15)
@@ -43,10 +46,12 @@ class Shapes:
     """p of `soft`, q of `usl`."""
     decline: Floats
     """k of `soft`; 0 for `usl`."""
+    growth: Floats
+    """g of `soft`; 0 for `usl`."""
     overhead: Floats
     """d."""
     log_prior: Floats
-    """A decline is half as likely as none; overhead is less likely the larger, exp(-d / 0.025):
+    """A decline or a growth is half as likely as none; overhead is less likely the larger, exp(-d / 0.025):
     a process alone is expected to come near its ideal rate."""
 
     def __len__(self) -> int:
@@ -55,14 +60,22 @@ class Shapes:
 
 @cache
 def shapes() -> Shapes:
-    """The grid, about 650 shapes."""
-    soft = [(True, p, k) for p in SHARPNESS for k in (DECLINE if p >= 2 else (0.0,))]
-    usl = [(False, q, 0.0) for q in CONTENTION]
+    """The grid, about 800 shapes."""
+    soft = [(True, p, k, 0.0) for p in SHARPNESS for k in (DECLINE if p >= 2 else (0.0,))]
+    soft += [(True, p, 0.0, g) for p, g in GROWTH]
+    usl = [(False, q, 0.0, 0.0) for q in CONTENTION]
     rows = [(*row, d) for row in soft + usl for d in OVERHEAD]  # overhead runs fastest
-    kind, power, decline, overhead = (np.array(column) for column in zip(*rows, strict=True))
-    prior = -math.log(2) * (decline > 0) - overhead / 0.025
+    kind, power, decline, growth, overhead = (np.array(column) for column in zip(*rows, strict=True))
+    prior = -math.log(2) * ((decline > 0) | (growth > 0)) - overhead / 0.025
     prior -= math.log(np.exp(prior).sum())
-    return Shapes(soft=kind.astype(bool), power=power, decline=decline, overhead=overhead, log_prior=prior)
+    return Shapes(
+        soft=kind.astype(bool),
+        power=power,
+        decline=decline,
+        growth=growth,
+        overhead=overhead,
+        log_prior=prior,
+    )
 
 
 def _log_bare(u: Floats, curve: Indices) -> Floats:
@@ -73,7 +86,8 @@ def _log_bare(u: Floats, curve: Indices) -> Floats:
     p = np.where(soft, power, 1.0)
     q = np.where(soft, 0.0, power)
     steep = p * u
-    bend = np.where(steep > 30, steep, np.log1p(np.exp(np.minimum(steep, 30.0)))) / p
+    bend = np.where(steep > 30, steep, np.log1p(np.exp(np.minimum(steep, 30.0))))
+    bend *= (1 - grid.growth[first]) / p
     bend += np.log1p(grid.decline[first] * np.maximum(0.0, x - 1))
     return np.asarray(-np.where(soft, bend, np.log1p(x * (0.5 * q + (1 - q) * x))))
 

@@ -171,9 +171,7 @@ def _storage_knee(
         depth = read_result(job.out).workload["loader"]["workers"]
     loader = replace(job.workload.loader, workers=depth)
     job = replace(job, workload=replace(job.workload, loader=loader))
-    search = KneeSearch(
-        maximum=largest, threshold=job.workload.training.au_threshold, precision=0.05, max_runs=20
-    )
+    search = KneeSearch(maximum=largest, threshold=job.workload.training.au_threshold)
     live.say(
         f"storage: up to {counted(largest, 'rank')} of the direct loader with {counted(depth, 'request')} in "
         f"flight each, {show_seconds(seconds)}"

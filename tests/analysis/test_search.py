@@ -29,12 +29,12 @@ def test_few_runs_are_enough(trials):
     """A limit that is felt before it is reached takes more: the slope at the knee is small."""
     hard = [len(t.runs) for t in trials if t.curve.name in ("roofline", "collapse")]
     assert np.median(hard) <= 9
-    assert max(len(t.runs) for t in trials) <= 20
+    assert max(len(t.runs) for t in trials) <= 24
 
 
 def test_a_precise_stop_is_precise(trials):
     for t in trials:
-        assert len(t.runs) == 20 if "20 runs" in t.stop else t.belief.width < 0.05
+        assert len(t.runs) == 24 if "24 runs" in t.stop else t.belief.width < 0.05
 
 
 @pytest.mark.parametrize("maximum", [8, 16, 512])
