@@ -90,6 +90,9 @@ class AccessSpec:
     reopen: bool = False
     """A file of many samples is opened for each of them, and the kernel's read-ahead begins anew; false: it
     stays open. For files on a mounted file system that are not mapped."""
+    advised: bool = False
+    """The job tells the kernel what it will read (posix_fadvise), as pyarrow does: the kernel requests it
+    at once, without reading ahead. For files on a mounted file system, through the page cache."""
     refill: Refill = "epoch"
     """Read-ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
     in MLPerf's 3D U-Net. persistent: its workers stay, and what they read ahead begins with nothing, as in

@@ -72,7 +72,7 @@ class WholeReader:
         self.arrays = arrays
         """True if a loader of tensors loads the samples' arrays with the format's library."""
         self.access = access
-        """How samples are read. `mapped` applies to scanners, `columns` to parts of files."""
+        """How samples are read. `columns` applies to parts of files; some settings only to scanners."""
 
     def room(self) -> int:
         """Return the size of a buffer for a block, the head of its file, and the pages around its ends."""
@@ -90,12 +90,12 @@ class WholeReader:
         """See Storage.scanner. Also None with checksums, and for samples of several files."""
         if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
             return None
-        return self.storage.scanner(buffer, files, give_way)
+        return self.storage.scanner(buffer, files, give_way, self.access)
 
     def wanted(self, read: Read) -> Wanted:
         """Divide `read` into requests of at most a block."""
         size = self.size(read.file)
-        return Wanted(self.samples.names[read.file], size, self.whole(size), True, self.access.mapped)
+        return Wanted(self.samples.names[read.file], size, self.whole(size), True)
 
     def whole(self, size: int) -> Sequence[tuple[int, int]]:
         """Divide a file of `size` bytes into requests: a header that is read first, if any, and the rest."""
@@ -203,7 +203,7 @@ class PartReader(WholeReader):
                 known = self._known(read.file, blob, name)
         name, size, index = known
         requests = self.requests(index.extents(read, self.block))
-        return Wanted(name, size, requests, False, self.access.mapped, self.access.reopen)
+        return Wanted(name, size, requests, False)
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         return sum(len(piece) for piece in self.pieces(read, buffer, cancelled))

@@ -19,6 +19,7 @@ from emulator.files import Closing, Owner
 from emulator.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
+    from emulator.config.workload import AccessSpec
     from emulator.storage.counts import ReadStats
     from emulator.storage.posix import Scanner
 
@@ -82,10 +83,6 @@ class Wanted(NamedTuple):
     """Offset and length of each range, in bytes."""
     whole: bool
     """True if the requests cover the file in order: its head is checked. Otherwise the file stays open."""
-    mapped: bool = False
-    """True to map the file and copy the bytes, if the storage can."""
-    reopen: bool = False
-    """True to open a file that stays open once more for this read: the kernel's read-ahead begins anew."""
 
     @property
     def bytes(self) -> int:
@@ -119,11 +116,14 @@ class Storage(ABC):
         """
         return None
 
-    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
+    def scanner(
+        self, buffer: memoryview, files: int, give_way: Callable[[], None], access: AccessSpec
+    ) -> Scanner | None:
         """Return a scanner; None if this storage reads only through blobs.
 
         The scanner reads through `buffer`, which has room for a request and HEAD + SKIM bytes, keeps at most
         `files` files open, and calls `give_way` before it waits for the storage, so that other threads read.
+        `access` says whether it maps files, opens them again, and advises the kernel.
         """
         return None
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from emulator.storage.base import Blob, Storage, WrappedBlob
 
 if TYPE_CHECKING:
+    from emulator.config.workload import AccessSpec
     from emulator.storage.posix import Scanner
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
@@ -228,8 +229,10 @@ class TimedStorage(Storage):
         with self.stats.mine().opens():
             return self.inner.library_file(name, by_path)
 
-    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        return self.inner.scanner(buffer, files, give_way)  # a scanner times its own requests
+    def scanner(
+        self, buffer: memoryview, files: int, give_way: Callable[[], None], access: AccessSpec
+    ) -> Scanner | None:
+        return self.inner.scanner(buffer, files, give_way, access)  # a scanner times its own requests
 
 
 class TimedBlob(WrappedBlob):

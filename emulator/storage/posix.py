@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,6 +37,9 @@ from emulator.storage.base import (
 )
 from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
+
+if TYPE_CHECKING:
+    from emulator.config.workload import AccessSpec
 
 _SAMPLED_OPENS = 8
 """Opens per check of a file's pages with mincore, which costs as much as a small read."""
@@ -88,8 +92,10 @@ class PosixStorage(Storage):
             os.lseek(fd, 0, os.SEEK_SET)
             return open(path, "rb", opener=lambda *_: fd), length
 
-    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner:
-        return Scanner(self, buffer, files, give_way)
+    def scanner(
+        self, buffer: memoryview, files: int, give_way: Callable[[], None], access: AccessSpec
+    ) -> Scanner:
+        return Scanner(self, buffer, files, give_way, access)
 
     def path(self, name: str) -> str:
         """Return the path of the file `name`."""
@@ -158,9 +164,15 @@ class Scanner(Closing):
     """Reads many small requests in one tight loop, for one thread."""
 
     def __init__(
-        self, storage: PosixStorage, buffer: memoryview, files: int, give_way: Callable[[], None]
+        self,
+        storage: PosixStorage,
+        buffer: memoryview,
+        files: int,
+        give_way: Callable[[], None],
+        access: AccessSpec,
     ) -> None:
         self._storage = storage
+        self._access = access
         # Discarded bytes overwrite each other. Not with O_DIRECT: a device may write a request in any order,
         # and not every driver accepts the same page twice.
         self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
@@ -189,7 +201,7 @@ class Scanner(Closing):
         """
         storage, tally = self._storage, self._storage.stats.mine()
         alignment, kept, known = storage.alignment, self._kept, self._places
-        clock = time.monotonic
+        clock, access = time.monotonic, self._access
         may_wait = self.waits
         flags = 0 if may_wait else self._nowait
         times = array("d")
@@ -197,7 +209,7 @@ class Scanner(Closing):
         tally.begin = now = clock()
         worked = time.thread_time()
         try:
-            for name, size, requests, whole, mapped, reopen in wanted:
+            for name, size, requests, whole in wanted:
                 if not (requests or whole):
                     continue  # a stream whose next block has not been reached
                 if cancelled():
@@ -205,7 +217,7 @@ class Scanner(Closing):
                 start, again = useful, None
                 if (fd := kept.get(name)) is not None:
                     kept.move_to_end(name)
-                if fd is None or reopen:
+                if fd is None or access.reopen:
                     before = now
                     if fd is None:
                         fd = self._open(name, size, whole)
@@ -214,7 +226,10 @@ class Scanner(Closing):
                     now = clock()
                     tally.opening += now - before
                 try:
-                    read = self._map(fd, size) if mapped else os.preadv
+                    read = self._map(fd, size) if access.mapped else os.preadv
+                    if access.advised and not storage.direct:
+                        for offset, length in requests:
+                            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
                     for offset, length in requests:
                         if may_wait and cancelled():
                             raise closed()

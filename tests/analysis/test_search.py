@@ -67,6 +67,13 @@ def test_what_runs_of_a_count_show_again_and_again_bounds_the_interval():
     assert low >= 1 and high <= 2
 
 
+@pytest.mark.parametrize("name", ["root", "second tier"])
+def test_the_knee_of_a_limit_beyond_which_throughput_still_grows(name):
+    truth, random = trial_random(name, 0.01, 1)
+    found = trial(truth, 0.01, random, KneeSearch(maximum=4096))
+    assert found.covers() and found.belief.width < 0.15
+
+
 def test_runs_that_vary_much_end_wide_and_say_so():
     found = trial(
         curve("soft p=3", 100.0), 0.15, np.random.default_rng(10), KneeSearch(maximum=4096, max_runs=10)

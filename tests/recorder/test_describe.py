@@ -332,6 +332,7 @@ def test_a_file_of_many_samples_that_is_opened_for_each_of_them_is_opened_so_by_
     assert not pattern(rows, 100, settings).access.reopen
     found = pattern(replace(rows, visits=100, visit_size=10**9), 100, settings)
     assert (found.samples_per_file, found.access.reopen) == (100, True)
+    assert not found.access.advised and pattern(replace(rows, advised=10**7), 100, settings).access.advised
     said = "in 1 place of its file of 100 samples, at random, which is opened for it"
     assert f"all of a sample is read, {said}" in found.told
 

@@ -57,6 +57,9 @@ def test_reads_runs_and_visits(tmp_path):
 7 read(3<{one}>, "", 600) = 0 <0.000010>
 8 pread64(9<{other}>, ""..., 100, 0) = 100 <0.000020>
 8 pread64(9<{other}>, ""..., 50, 100) = 50 <0.000020>
+7 fadvise64(3<{one}>, 0, 300, POSIX_FADV_WILLNEED) = 0 <0.000010>
+7 fadvise64(3<{one}>, 400, 0, POSIX_FADV_WILLNEED) = 0 <0.000010>
+7 fadvise64(3<{one}>, 0, 0, POSIX_FADV_RANDOM) = 0 <0.000010>
 7 read(4<pipe:[17]>, ""..., 600) = 600 <0.000010>
 7 read(5</usr/lib/x.so>, ""..., 600) = 600 <0.000010>
 nonsense
@@ -65,7 +68,7 @@ nonsense
     )
     seven, eight = found.seen(7, {}, False), found.seen(8, {}, False)
     assert (seven.visits, seven.visit_bytes, seven.visit_size) == (1, 1000, 1000)
-    assert seven.runs.count == 1 and seven.requests.count == 2
+    assert seven.runs.count == 1 and seven.requests.count == 2 and seven.advised == 300 + 1000
     assert (eight.bytes, eight.requests.count, eight.runs.count, eight.files_bytes) == (250, 3, 2, 5000)
 
 

@@ -6,19 +6,21 @@ import mmap
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from command import until
 from contracts.storage_contract import SIZES, StorageContract, content, folder, read_whole
 
+from emulator.config.workload import AccessSpec
 from emulator.errors import DatasetError, StorageError
 from emulator.storage.base import HEAD, Blob, Wanted, WrappedBlob
 from emulator.storage.counts import ReadStats, TimedBlob, TimedStorage
-from emulator.storage.posix import PosixStorage, aligned_buffer, evict, probe_direct, resident_pages
+from emulator.storage.posix import PosixStorage, Scanner, aligned_buffer, evict, probe_direct, resident_pages
 
 __all__ = ["folder"]
 
@@ -208,6 +210,12 @@ def wanted(name: str, block: int = 4096) -> Wanted:
     return Wanted(name, size, requests, whole=False)
 
 
+def scanning(
+    storage: PosixStorage, files: int = 1, give_way: Callable[[], None] = lambda: None, **access: Any
+) -> Scanner:
+    return storage.scanner(aligned_buffer(4 * HEAD), files, give_way, AccessSpec(**access))
+
+
 def test_pages_in_the_page_cache_are_counted(folder: Path) -> None:
     with (folder / "pages").open("w+b", buffering=0) as file:
         os.pwrite(file.fileno(), bytes(4096), 4096)
@@ -220,12 +228,12 @@ def test_a_mapped_file_is_read_like_any_other(folder: Path, cache: Literal["cold
     if cache == "cold":
         needs_eviction(folder)
     storage = PosixStorage(folder, direct=False, cache=cache)
-    one, before = wanted("large")._replace(mapped=True), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    one, before = wanted("large"), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     into = memoryview(bytearray(one.bytes))
-    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
+    with scanning(storage, mapped=True) as scanner:
         assert scanner.scan([one], nothing, nothing, into) == one.bytes == storage.stats.drain().bytes
         assert bytes(into) == content("large")[4096:]
-        assert scanner.scan([one, wanted("odd")._replace(mapped=True), one], nothing, nothing) > one.bytes
+        assert scanner.scan([one, wanted("odd"), one], nothing, nothing) > one.bytes
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
     with (folder / "large").open("rb") as file:
         resident = resident_pages(file.fileno(), 0, SIZES["large"])[1]
@@ -233,8 +241,8 @@ def test_a_mapped_file_is_read_like_any_other(folder: Path, cache: Literal["cold
 
 
 def test_a_mapped_file_that_is_truncated_is_an_error_and_no_signal(folder: Path) -> None:
-    storage, one = PosixStorage(folder, direct=False, cache="warm"), wanted("odd", 3000)._replace(mapped=True)
-    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
+    storage, one = PosixStorage(folder, direct=False, cache="warm"), wanted("odd", 3000)
+    with scanning(storage, mapped=True) as scanner:
         assert scanner.scan([one], nothing, nothing) == one.bytes
         os.truncate(folder / "odd", 2000)
         with pytest.raises(DatasetError, match="of 10001: it was truncated while it was read"):
@@ -247,7 +255,7 @@ def test_a_scan_is_its_requests_one_by_one(folder: Path, direct: bool) -> None:
         needs_direct(folder)
     storage = PosixStorage(folder, direct=direct, cache="cold" if direct else "warm")
     one, buffer = wanted("odd", 3000), aligned_buffer(4 * HEAD)
-    with storage.scanner(buffer, 1, lambda: None) as scanner:
+    with storage.scanner(buffer, 1, lambda: None, AccessSpec()) as scanner:
         assert scanner.scan([one, one], nothing, nothing) == 2 * (10_001 - 3000) == 2 * one.bytes
         counts = storage.stats.snapshot()
         assert counts.reads == 2 * 3 and counts.bytes >= 2 * one.bytes
@@ -265,7 +273,7 @@ def test_a_scan_is_its_requests_one_by_one(folder: Path, direct: bool) -> None:
 def test_a_scanner_keeps_few_files_open_and_closes_them(folder: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     storage = PosixStorage(folder, direct=False, cache="warm")
-    with storage.scanner(aligned_buffer(4 * HEAD), 2, lambda: None) as scanner:
+    with scanning(storage, 2) as scanner:
         for name in ("odd", "large", "odd"):
             scanner.scan([wanted(name)], nothing, nothing)
         (folder / "odd").unlink()
@@ -282,7 +290,7 @@ def test_a_cold_file_stays_in_memory_while_a_scanner_has_it_open(folder: Path) -
     assert (folder / "odd").read_bytes() == content("odd")
     storage = PosixStorage(folder, direct=False, cache="cold")
 
-    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
+    with scanning(storage) as scanner:
         for _ in range(2):
             scanner.scan([wanted("odd")], nothing, nothing)
             assert resident(folder / "odd")
@@ -294,15 +302,32 @@ def test_a_cold_file_stays_in_memory_while_a_scanner_has_it_open(folder: Path) -
 def test_a_file_is_opened_again_for_each_read_and_stays_in_memory(folder: Path) -> None:
     needs_eviction(folder)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    storage, one = PosixStorage(folder, direct=False, cache="cold"), wanted("odd")._replace(reopen=True)
-    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
+    storage, one = PosixStorage(folder, direct=False, cache="cold"), wanted("odd")
+    with scanning(storage, reopen=True) as scanner:
         assert scanner.scan([one, one], nothing, nothing) == 2 * one.bytes
         assert resident(folder / "odd") and len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
         (folder / "odd").unlink()
-        assert scanner.scan([wanted("odd")], nothing, nothing) == one.bytes, "it is still open"
         with pytest.raises(DatasetError, match="is not there"):
             scanner.scan([one], nothing, nothing)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_the_kernel_is_told_what_will_be_read(
+    folder: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if direct:
+        needs_direct(folder)
+    told: list[tuple[int, int]] = []
+
+    def advise(_: int, offset: int, length: int, advice: int) -> None:
+        told.extend([(offset, length)] if advice == os.POSIX_FADV_WILLNEED else [])
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    one = wanted("odd", 3000)
+    with scanning(PosixStorage(folder, direct=direct, cache="cold"), advised=True) as scanner:
+        assert scanner.scan([one], nothing, nothing) == one.bytes
+    assert told == ([] if direct else one.requests), "past the page cache there is nothing to tell"
 
 
 def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:
@@ -310,7 +335,7 @@ def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:
     needs_eviction(folder)
     given: list[str] = []
     storage = PosixStorage(folder, direct=False, cache="warm")
-    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: given.append("way")) as scanner:
+    with scanning(storage, 1, lambda: given.append("way")) as scanner:
         content_of_cache = (folder / "odd").read_bytes()
         scanner.scan([wanted("odd")], nothing, nothing)
         if not scanner.waits:  # a file system that can tell
@@ -319,4 +344,4 @@ def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:
             evict(file.fileno())
         assert scanner.scan([wanted("odd")], nothing, nothing) == 10_001 - 4096
     assert given
-    assert PosixStorage(folder, direct=False, cache="cold").scanner(memoryview(b""), 1, lambda: None).waits
+    assert scanning(PosixStorage(folder, direct=False, cache="cold")).waits

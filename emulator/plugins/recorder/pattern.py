@@ -477,6 +477,7 @@ def access_of(
         head_bytes=head,
         buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
+        advised=not (amount.mapped or direct) and reads.advised > reads.bytes / 2,
         reopen=several and not (sequential or amount.mapped) and opens_of(loader, 1) > WHOLE,
         refill=_refill(loader.settings),
     )
@@ -555,6 +556,8 @@ def _access_words(
         facts.append(f"{part} is read, in {places} of its {where}")
     if reads.sizes_only and not layout.whole:
         facts.append("only opened files were seen, not which bytes of them: the replay reads all of them")
+    if access.advised:
+        facts.append("the job tells the kernel what it reads (posix_fadvise)")
     if reads.direct > reads.bytes / 2:
         facts.append(
             "the job reads with O_DIRECT, as --loader direct does; --loader torch uses the page cache"

@@ -164,6 +164,8 @@ class Reads:
     """Bytes, included in `bytes`, of offsets that are read again and again, such as footers and indexes."""
     direct: int = 0
     """Bytes, included in `bytes`, that were read with O_DIRECT, past the page cache."""
+    advised: int = 0
+    """Bytes that the kernel was told to read, by posix_fadvise."""
     mapped: int = 0
     """Bytes of files that were mapped into memory. Reads of mapped pages make no system call."""
     resident: float = 0.0
@@ -185,7 +187,7 @@ class Reads:
         at_least(0, self, "files", "files_bytes", "visits", "visit_bytes", "visit_size", "bytes")
         at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
         at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes")
-        at_least(0, self, "backward", "adjacent")
+        at_least(0, self, "backward", "adjacent", "advised")
 
     def plus(self, other: Reads) -> Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are unknown."""
@@ -424,6 +426,11 @@ class Reduction:
         group.totals["direct"] += size if handle.file.number in self._direct else 0
         group.readers[thread] += size
         group.requests.add(size)
+
+    def advised(self, key: object, path: bytes, size: int) -> None:
+        """Count that the kernel was told to read `size` bytes of the file; 0: all of it."""
+        if (file := self.file(path)) is not None:
+            self.group(key).totals["advised"] += size or file.bytes
 
     def mapped(self, key: object, path: bytes, size: int) -> None:
         """Count a mapping of `size` bytes of the file into memory."""

@@ -18,7 +18,7 @@ from emulator.plugins.recorder.reads import Reduction
 
 CALLS = (
     *("?open", "openat", "?openat2", "read", "pread64", "readv", "preadv", "preadv2", "?lseek", "mmap"),
-    *("getpriority", "clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
+    *("fadvise64", "getpriority", "clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
 )
 """The system calls that strace traces."""
 
@@ -78,6 +78,7 @@ _FLAGS = re.compile(rb"\bO_[A-Z]+\b(?=[|),])")
 _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
 _PLACE = re.compile(rb", \d+, (\d+)(?:, \w+)?\) += ")
 """Offset of pread64, preadv and preadv2, after the number of bytes or buffers."""
+_ADVISED = re.compile(rb", (\d+), POSIX_FADV_WILLNEED\) += 0")
 _MAPPED = re.compile(rb"\w+, (\d+), (\S+), (\S+), (\d+)<(/.*)>, (\w+)\)")
 
 
@@ -113,6 +114,7 @@ class Tracer:
             b"lseek": self._lseek,
             **dict.fromkeys((b"open", b"openat", b"openat2"), self._opened),
             b"mmap": self._mmap,
+            b"fadvise64": self._advised,
             b"getpriority": self._mark,
             **dict.fromkeys((b"clone", b"clone3", b"fork", b"vfork"), self._clone),
             **dict.fromkeys((b"io_setup", b"io_uring_setup"), self._setup),
@@ -196,6 +198,11 @@ class Tracer:
         found = _MAPPED.match(text)
         if found and b"PROT_READ" in found[2] and b"PROT_EXEC" not in found[2]:
             self.reduction.mapped(self._key(self.process(thread)), plain(found[5]), int(found[1]))
+
+    def _advised(self, thread: int, text: bytes) -> None:
+        where, found = _AT.match(text), _ADVISED.search(text)
+        if where is not None and found is not None:
+            self.reduction.advised(self._key(self.process(thread)), plain(where[2]), int(found[1]))
 
     def _mark(self, thread: int, text: bytes) -> None:
         found = re.search(rb"PRIO_USER, (-?\d+)\)", text)
