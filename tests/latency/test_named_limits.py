@@ -75,3 +75,25 @@ def test_the_limit_is_named_and_the_advice_helps_as_much_as_it_says(medium, load
     device("again", place, *MEDIA[kind])
     print(f"  then {then.x_ideal:.2f}, said {said:.2f}")
     assert then.x_ideal == pytest.approx(said, rel=0.2)
+
+
+@pytest.mark.parametrize("loader", ["direct", "torch"])
+def test_without_a_neighbour_the_dataset_is_read_faster_by_the_share_that_its_flag_says(loader, tmp_path):
+    place, busy = tmp_path / "device", "--rw=randread --bs=256k --direct=1 --thread --numjobs=4 --size=300M"
+    device("up", place, "1500M", 160_000_000, "shared", 0, 0, 0)
+    try:
+        data = place / "mnt/ds"
+        assert feedrate("generate", data, "--recipe", "tiny", "--files", 600).status == 0
+        words = ["fio", "--name=other", f"--filename={place / 'mnt/other'}", *busy.split()]
+        subprocess.run([*words, "--create_only=1"], check=True, stdout=subprocess.DEVNULL)
+        with subprocess.Popen([*words, "--time_based", "--runtime=300"], stdout=subprocess.DEVNULL) as fio:
+            beside = measured(data, tmp_path / "beside", loader, 2, 3)
+            fio.terminate()
+        alone = measured(data, tmp_path / "alone", loader, 2, 3)
+    finally:
+        device("down", place)
+    (share,) = (flag.value for flag in beside.flags if flag.name == "neighbour")
+    said = beside.bytes_per_second / (1 - share)
+    print(f"{loader}, neighbour {share:.3f}: {alone.bytes_per_second:.4g} bytes/s alone, said {said:.4g}")
+    assert alone.bytes_per_second == pytest.approx(said, rel=0.2)
+    assert "neighbour" not in {flag.name for flag in alone.flags}
