@@ -18,7 +18,7 @@ from emulator.plugins.recorder.reads import Reduction
 
 CALLS = (
     *("?open", "openat", "?openat2", "read", "pread64", "readv", "preadv", "preadv2", "?lseek", "mmap"),
-    *("fadvise64", "getpriority", "clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
+    *("?fadvise64", "getpriority", "clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
 )
 """The system calls that strace traces."""
 
