@@ -64,6 +64,7 @@ def test_the_surface_is_what_it_says():
         emulator.nothing  # noqa: B018
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_a_study_in_python_is_that_of_the_commands(tmp_path, monkeypatch):
     """docs/scripts.md's, as it stands there; the sweep's run.json is the command's but for time and place."""

@@ -24,7 +24,7 @@ def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> No
     place, out = tmp_path / "place", tmp_path / "out"
     place.mkdir()
     (place / "theirs").write_text("stays")
-    done = feedrate("ask", place, *WORDS, "--within", "15s", "--out", out, "--require", 3, "--json")
+    done = feedrate("ask", place, *WORDS, "--within", "20s", "--out", out, "--require", 3, "--json")
     assert done.status in ANSWERED, done.err
     answer = json.loads(done.out.splitlines()[0])
     assert f"{place} feeds " in answer["answer"][0]["says"]
