@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Volumes(Dataset):
-    """Crops of volumes in npz or HDF5 files; files of other kinds whole."""
+    """Crops of volumes in npz files, HDF5 files or pairs of npy files; files of other kinds whole."""
 
     def __init__(self, paths: list[str], edge: int) -> None:
         self.paths = paths
@@ -34,6 +34,8 @@ class Volumes(Dataset):
         if path.endswith(".npz"):
             with np.load(path) as file:
                 image, label = file["x"], file["y"]
+        elif path.endswith("_x.npy"):
+            image, label = np.load(path), np.load(path.removesuffix("_x.npy") + "_y.npy")
         elif path.endswith(".h5"):
             with h5py.File(path, "r") as file:
                 image, label = file["x"][...], file["y"][...]
