@@ -63,6 +63,8 @@ def train(
             computed = max(computed, clock.now())
         end = computed
         if sync == "step" or (sync == "epoch" and plan.ends_epoch(number)):
+            # Others wait for this process: what delays it beyond a step is its own overshoot, not theirs.
+            computed = max(computed, clock.now() - nominal)
             end = barrier(computed)
         asked = clock.now()
         epoch, step = plan.place(number)

@@ -111,6 +111,16 @@ def test_a_process_that_is_late_by_more_than_a_step_holds_its_accelerator_up():
     assert seconds == pytest.approx(20 * 0.005 + 19 * 0.003)
 
 
+def test_at_a_barrier_others_wait_for_a_late_process():
+    """They are woken when it has come: without its overshoot all of them would be late by themselves."""
+    came = []
+    rows, _, _ = rows_of(
+        MemoryLoader(), sync="step", clock=LateClock(0.008), barrier=lambda end: came.append(end) or end
+    )
+    assert rows["overshoot"] == pytest.approx(0.003) and rows["late"] == pytest.approx(0.005)
+    assert np.diff(came) == pytest.approx(0.008)
+
+
 def test_a_batch_counts_from_its_arrival_not_from_when_somebody_looks():
     clock = LateClock(0.004)
     loader = MemoryLoader()
