@@ -7,7 +7,8 @@ its job already: then only what taking batches costs beyond the job's is added.
 Other loaders show what the storage can feed. Their accelerators keep their pace: a step begins when its batch
 has arrived and the previous step, or at a barrier the last rank's, has ended. The process may notice later:
 of 100 ranks on two cores some always run late, and AU was 81 to 87 % while data arrived in time. Only a
-process that is late by more than the step delays its accelerator: that is overshoot.
+process that is late by more than the step delays its accelerator: that is overshoot. At a barrier it does so
+before the others, who wait for the process.
 
 A process whose accelerator queues steps (`accelerator.in_flight`) takes batches while earlier steps compute.
 """
