@@ -94,7 +94,13 @@ def rows() -> list[Row]:
         Row(name, "drifting", drifting, 0.03)
         for name in ("roofline", "soft p=6", "soft p=3", "usl", "mva", "collapse", "cliff 0.5")
     ]
-    tails = [Row(name, "heavy", heavy) for name in ("roofline", "soft p=3", "mva", "collapse", "cliff 0.5")]
+    drift += [
+        Row(name, kind.__name__, kind)
+        for kind in (sliding, passing)
+        for name in ("roofline", "soft p=3", "mva", "usl")
+    ]
+    tails = [Row("mva", "skewed", skewed, 0.02)]
+    tails += [Row(name, "heavy", heavy) for name in ("roofline", "soft p=3", "mva", "collapse", "cliff 0.5")]
     broken = [Row(name, "white", white) for name in BROKEN]
     broken += [Row("cliff 0.5", "white", white, 0.03), Row("plateau 0.86", "white", white, 0.02)]
     return clean + other + drift + tails + broken
@@ -109,10 +115,7 @@ def held_out() -> list[Row]:
         Row("roofline", "walking", walking),
         Row("soft p=4", "jumping", jumping),
         Row("mva", "losing", losing, 0.02),
-        Row("mva", "skewed", skewed, 0.02),
         Row("cut off", "tailed", tailed, 0.02),
-        *(Row(name, "sliding", sliding) for name in ("roofline", "soft p=3", "mva", "usl")),
-        *(Row(name, "passing", passing) for name in ("roofline", "soft p=3", "mva", "usl")),
     ]
 
 

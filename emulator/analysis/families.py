@@ -124,7 +124,10 @@ def crossing_ratios(threshold: float) -> Floats:
 
 @cache
 def saturation_ratios() -> Floats:
-    """ln(C / (r K)) of each shape, C its largest throughput: maximum of ln x + ln efficiency on a grid."""
+    """ln(C / (r K)) of each shape, C its largest throughput: maximum of ln x + ln efficiency on a grid.
+
+    Of a shape that still grows it is that at the grid's end; `find_knee` bounds N* by what was measured.
+    """
     shape = np.arange(len(shapes()))
     u = np.linspace(-3, HIGHEST, 1200)[:, None]
     return np.asarray((log_efficiency(u, shape[None, :]) + u).max(axis=0))

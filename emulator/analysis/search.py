@@ -21,7 +21,7 @@ BEYOND_DOUBT = 0.998
 INTERVAL = (0.0125, 0.5, 0.9875)
 """Quantiles of a 95 % interval and its middle. Systems are no members of the families, and drift is no AR(1)
 process, so the ends are further out than those of the posterior."""
-PRECISION = 0.05
+WIDTH = 0.05
 """Relative width of the 95 % interval of N_AU at which a search stops."""
 MAX_RUNS = 24
 """Most runs of a search. Where a run varies by 1 %, curves that bend slowly (USL) need as many for 8 %."""
@@ -54,7 +54,7 @@ class KneeSearch:
     maximum: int
     threshold: float = 0.9
     """Efficiency that defines N_AU (0 to 1)."""
-    precision: float = PRECISION
+    precision: float = WIDTH
     """Stop when the 95 % interval of N_AU is narrower than this share of it."""
     max_runs: int = MAX_RUNS
     min_runs: int = 6

@@ -15,7 +15,7 @@ import typer
 
 from emulator import live
 from emulator.analysis.knee import INCONCLUSIVE
-from emulator.analysis.search import MAX_RUNS, PRECISION, KneeSearch
+from emulator.analysis.search import MAX_RUNS, WIDTH, KneeSearch
 from emulator.cli import options
 from emulator.cli.entry import rank_server
 from emulator.cli.plan import require_memory, show_plan
@@ -199,7 +199,7 @@ def sweep(
             metavar="SHARE",
             help="Stop when the 95 % interval is narrower than this share.",
         ),
-    ] = PRECISION,
+    ] = WIDTH,
     max_runs: Annotated[int, typer.Option(min=1, help="At most this many runs.")] = MAX_RUNS,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="At most this much time, for example 2h.")
