@@ -102,13 +102,11 @@ class AccessSpec:
         at_least(1, self, "streams", "pieces")
         at_least(0, self, "shuffle_buffer", "run_samples", "bytes_read", "chunk_bytes", "head_bytes")
         if self.head_bytes % BLOCK_BYTES:
-            raise SpecError(f"access.head_bytes must be a multiple of {BLOCK_BYTES}, not {self.head_bytes}")
+            raise SpecError(f"head_bytes must be a multiple of {BLOCK_BYTES}, not {self.head_bytes}")
         if self.replacement and self.pattern != "random":
-            raise SpecError("access.replacement needs access.pattern = 'random'", "leave it out")
+            raise SpecError("replacement needs access.pattern = 'random'", "leave it out")
         if self.reopen and (self.pattern != "random" or self.mapped):
-            raise SpecError(
-                "access.reopen needs access.pattern = 'random' and no access.mapped", "leave it out"
-            )
+            raise SpecError("reopen needs access.pattern = 'random' and no access.mapped", "leave it out")
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer or self.run_samples):
             raise SpecError(
                 "pattern = 'random' has no streams, no shuffle_buffer and no run_samples",

@@ -69,7 +69,9 @@ def test_a_wrong_setting_is_one_clear_line(setting, said):
 
 @pytest.mark.parametrize("other", ["access.mapped=true", "access.pattern=sequential"])
 def test_only_samples_that_are_read_at_random_are_opened_for_each(other):
-    with pytest.raises(SpecError, match="access.reopen needs access.pattern = 'random' and no access.mapped"):
+    with pytest.raises(
+        SpecError, match=": access.reopen needs access.pattern = 'random' and no access.mapped"
+    ):
         load_workload("unet3d-a100", ["access.reopen=true", other])
 
 
