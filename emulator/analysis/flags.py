@@ -213,7 +213,7 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def unlike_job(workload: Workload) -> Flag | None:
-    """The replay differs from the job in rate, bytes, requests, samples kept in memory, or pauses."""
+    """The replay differs from the job in rate, bytes, requests, samples kept in memory, pauses, or waits."""
     job = workload.job.replay
     if job is None:
         return None
@@ -228,6 +228,8 @@ def unlike_job(workload: Workload) -> Flag | None:
         f"the bytes of a sample became known to {job.uncertain:.0%} only",
         f"up to {job.refilled:.0%} of the batches are read while the job uses another DataLoader, as for "
         "validation, and its replay does not stop for that",
+        f"the job waited for data for {job.waited:.0%} of the time, and its replay, which is as fast, for "
+        f"{job.replay_waited:.0%}: on faster storage the job would be faster than its replay",
     )
     for (value, threshold), words in zip(job.differences, reasons, strict=True):
         why = f": {job.why}" if job.why else ""

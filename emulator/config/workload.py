@@ -247,13 +247,15 @@ class ReplaySpec:
     """Relative uncertainty of a sample's bytes, where the job reads runs of samples and few were recorded."""
     refilled: float = 0.0
     """Largest share of the batches that are read while the job uses another DataLoader, as for validation."""
+    hidden: float = 0.0
+    """Share of the time in which the job waited for data and its replay computes: its step is a bound."""
     why: str = ""
     """The cause of a difference, if it is known."""
 
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second")
         at_least(0, self, "waited", "replay_waited", "replay_amplification")
-        at_least(0, self, "more_requests", "kept", "uncertain", "refilled")
+        at_least(0, self, "more_requests", "kept", "uncertain", "refilled", "hidden")
         positive(self, "amplification")
 
     @property
@@ -272,7 +274,7 @@ class ReplaySpec:
     @property
     def differences(self) -> tuple[tuple[float, float], ...]:
         """The differences in bytes from storage, bytes that are kept, rate, requests, bytes that are
-        uncertain, and batches read while the job pauses, each with the most that is trusted."""
+        uncertain, batches read while the job pauses, and waits, each with the most that is trusted."""
         return (
             (self.reads_ratio - 1, UNLIKE),
             (self.kept, UNLIKE_KEPT),
@@ -280,6 +282,7 @@ class ReplaySpec:
             (self.more_requests, UNLIKE),
             (self.uncertain, UNLIKE),
             (self.refilled, UNLIKE),
+            (self.hidden, UNLIKE),
         )
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from emulator.config.workload import ReplaySpec, load_workload
+from emulator.analysis.flags import unlike_job
+from emulator.config.workload import JobSpec, ReplaySpec, load_workload
 from emulator.errors import SpecError
 from emulator.plugins.recorder.check import _amplification, _kept, _more_requests, _stored, _uncertain, _why
 from emulator.plugins.recorder.job import Written
@@ -116,3 +117,13 @@ def test_why_a_recording_is_not_trusted_is_the_reason_for_it(rate, also, tmp_pat
     assert "several times for a sample" in again and ("client" in again) == also
     pauses = replace(written, pace=Pace(seconds=0.1, waited=0.0, steps=90, pauses=0.025))
     assert "every 40 steps" in _why(pauses, loader, replace(rates, refilled=0.1), rows, [])
+
+
+@pytest.mark.parametrize(("hidden", "trusted"), [(0.0, True), (0.04, True), (0.79, False)])
+def test_a_step_time_that_hides_waits_is_not_trusted_however_fast_its_replay(hidden, trusted):
+    rates = ReplaySpec(samples_per_second=75.6, waited=0.79, replay_samples_per_second=75.6,
+                       replay_waited=0.79 - hidden, hidden=hidden)  # fmt: skip
+    flag = unlike_job(replace(load_workload("unet3d-tiny"), job=JobSpec(replay=rates)))
+    assert rates.trusted is trusted and (flag is None) is trusted
+    if flag is not None:
+        assert "waited for data for 79% of the time" in flag.sentence and "faster storage" in flag.sentence

@@ -101,6 +101,7 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         kept=_kept(loader, workload),
         uncertain=_uncertain(loader, ranks, workload),
         refilled=job.pauses * workload.batches_ahead,
+        hidden=max(0.0, job.waited - made.pace.waited) if workload.accelerator.provenance == "bound" else 0.0,
     )
     if not rates.trusted:
         flags = [flag.name for flag in made.point.flags if flag.name != "short"]
