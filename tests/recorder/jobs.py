@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 class Files(Dataset):
     """A file a sample, read whole or from a random place."""
 
-    def __init__(self, folder: Path, part: int = 0) -> None:
+    def __init__(self, folder: Path, part: int = 0, seconds: float = 0.0) -> None:
         self.files = sorted(folder.glob("*.dat"))
-        self.part = part
+        self.part, self.seconds = part, seconds
 
     def __len__(self) -> int:
         return len(self.files)
@@ -30,6 +30,7 @@ class Files(Dataset):
         if not index:  # as tempfile itself does when it looks for a place to write
             with tempfile.NamedTemporaryFile(dir=self.files[0].parent, suffix=".bin", delete=False) as file:
                 file.write(b"made")
+        time.sleep(self.seconds)
         with self.files[index].open("rb", buffering=0) as file:
             if self.part:
                 file.seek(int(torch.randint(0, self.files[index].stat().st_size - self.part, ())))
@@ -140,15 +141,69 @@ def train_ahead(loader: DataLoader, step: float, steps: int, every: int) -> int:
     return number + 1
 
 
+class Gpu:
+    """Stands in for torch.cuda: a GPU does what was launched in order, and the host does not wait for it."""
+
+    def __init__(self) -> None:
+        self.free = 0.0
+
+    def launch(self, seconds: float) -> None:
+        self.free = max(self.free, time.perf_counter()) + seconds
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+    def current_device(self) -> int:
+        return 0
+
+    def get_device_name(self, device: int) -> str:
+        return "simulated GPU"
+
+    def Event(self, enable_timing: bool) -> Event:  # noqa: N802  CUDA's name
+        return Event(self)
+
+
+class Event:
+    """Stands in for torch.cuda.Event."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+
+    def record(self) -> None:
+        self.at = max(self.gpu.free, time.perf_counter())
+
+    def query(self) -> bool:
+        return time.perf_counter() >= self.at
+
+    def elapsed_time(self, end: Event) -> float:
+        assert self.query() and end.query(), "CUDA raises an error for events that have not happened"
+        return 1e3 * (end.at - self.at)
+
+
+def train_on_gpu(loader: DataLoader, step: float) -> int:
+    """Launch steps of `step` seconds, and never wait for them."""
+    torch.cuda = gpu = Gpu()
+    done = 0
+    for _batch in loader:
+        gpu.launch(step)
+        time.sleep(step / 10)  # the host goes on launching
+        done += 1
+    return done
+
+
 def main() -> None:
     kind, folder = sys.argv[1], Path(sys.argv[2])
     options = {key: json.loads(value) for key, _, value in (word.partition("=") for word in sys.argv[3:])}
     step, epochs, each = options.pop("step", 0.01), options.pop("epochs", 1), options.pop("each", 65536)
     status, steps = options.pop("status", 0), options.pop("steps", 10**9)
     traced, every = options.pop("traced", False), options.pop("every", 0)
+    gpu, late = options.pop("gpu", False), options.pop("late", 0.0)
     options = {"batch_size": 4, "num_workers": 2, **options}
     if kind == "files":
-        loader = DataLoader(Files(folder), shuffle=True, **options)
+        loader = DataLoader(Files(folder, seconds=late), shuffle=True, **options)
     elif kind == "piped":
         loader = DataLoader(Piped(folder), shuffle=True, collate_fn=torch.cat, **options)
     elif kind == "pairs":
@@ -173,7 +228,10 @@ def main() -> None:
         raise SystemExit(status)
     if epochs == 1:  # as in `for batch in DataLoader(...)`, which keeps the iterator alone
         loader = iter(loader)
-    done = train_ahead(loader, step, steps, every) if every else train(loader, step, epochs, steps)
+    if gpu:
+        done = train_on_gpu(loader, step)
+    else:
+        done = train_ahead(loader, step, steps, every) if every else train(loader, step, epochs, steps)
     print("steps", done, flush=True)
     if traced:
         status_file = Path("/proc/self/status").read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from emulator.errors import SpecError
 from emulator.plugins.recorder.cli import lines
-from emulator.plugins.recorder.describe import of_loader, size_spec
+from emulator.plugins.recorder.describe import describe, of_loader, size_spec
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.pattern import Pattern, pattern_of, side_files
@@ -147,6 +147,15 @@ def test_it_is_said_from_how_many_processes_on_the_job_is_slower_than_its_replay
     assert any(f"with more than {most} on 8" in line and f"{took} of them" in line for line in told)
     assert any("such as gradients" in line for line in told) == (ranks == 1)
     assert not any("cores" in line for line in of_loader(loader, STEP, ranks)), "of an unknown number"
+
+
+@pytest.mark.parametrize(("pinned", "taking"), [(False, 0.002), (True, None)])
+def test_a_thread_that_pins_batches_takes_them_while_the_job_computes(pinned, taking):
+    loader = seen(whole(100, 1_000_000), 100, replace(SHUFFLED, pinned=pinned))
+    step = replace(STEP, taking=0.002)
+    observation = Observation(created="", how="strace", loaders=(loader,), processes=1, step=step)
+    spec = describe(observation, "job").workload.accelerator
+    assert spec.taking_seconds == taking and spec.includes_taking == pinned
 
 
 def test_parts_that_are_read_with_o_direct_are_replayed_so():

@@ -114,6 +114,17 @@ def test_a_host_that_runs_ahead_of_its_accelerator_gives_the_accelerators_step_t
     assert found.step_seconds == pytest.approx(0.1, rel=0.05)
 
 
+def test_of_a_gpu_that_starves_cuda_events_give_the_step_time(tmp_path):
+    """A batch of four comes every 60 ms, the host launches for 3 ms, and the GPU computes for 30 ms."""
+    data = make_files(tmp_path / "data", [2_000] * 160)
+    job = ("files", data, "gpu=true", "step=0.03", "late=0.015", "num_workers=1")
+    done = record(tmp_path / "job", *job, options=("--tracer", "python"))
+    assert done.status == 0, done.err
+    found = load_workload(str(tmp_path / "job" / "workload.toml")).accelerator
+    assert (found.name, found.provenance, found.in_flight) == ("simulated GPU", "recorded", 2), done.err
+    assert found.step_seconds == pytest.approx(0.03, rel=0.1) and "on the GPU" in done.err
+
+
 OWN_LOOP = """
 import queue, sys, threading, time
 from pathlib import Path

@@ -35,12 +35,34 @@ def test_steps_of_a_profilers_trace(tmp_path):
     with gzip.open(tmp_path / "t.json.gz", "wt") as file:
         json.dump(trace(), file)
     for name in ("t.json", "t.json.gz"):
-        table, in_turn, device, profiled = traces.chrome_steps(tmp_path / name)
-        assert (len(table), in_turn, device, profiled) == (20, False, False, 20)
+        found = traces.chrome_steps(tmp_path / name)
+        table = found.steps
+        assert (len(table), found.in_turn, found.busy, found.profiled) == (20, False, None, 20)
         assert table["wait"][3] == pytest.approx(1e-3) and table["between"][3] == pytest.approx(19e-3)
     done = feedrate("import", tmp_path / "t.json.gz", "--out", tmp_path / "job", "-w", "unet3d-tiny")
     assert done.status == 0, done.err
     assert "step: 20 ms" in done.out
+    assert 'provenance = "recorded"' in (tmp_path / "job" / "workload.toml").read_text()
+
+
+def test_kernels_give_the_step_time_of_a_job_that_starves(tmp_path):
+    """A batch comes every 100 ms, after 90 ms of waiting, and the GPU then runs for 28 of 30 ms."""
+    written = trace(step=100_000)
+    for event in [one for one in written["traceEvents"] if "__next__" in one["name"]]:
+        event["dur"] = 90_000
+        begin = event["ts"] + 92_000
+        written["traceEvents"] += [
+            span("conv", begin, 15_000, cat="kernel"),
+            span("copy", begin + 10_000, 8_000, cat="gpu_memcpy"),  # beside the first kernel
+            span("conv", begin + 20_000, 10_000, cat="kernel"),
+        ]
+    (tmp_path / "t.json").write_text(json.dumps(written))
+    found = traces.chrome_steps(tmp_path / "t.json")
+    assert found.busy == pytest.approx(0.28) and not found.in_turn
+    done = feedrate("import", tmp_path / "t.json", "--out", tmp_path / "job", "-w", "unet3d-tiny")
+    assert done.status == 0, done.err
+    assert "the GPU was busy for 28% of the time" in done.out and "for a batch for 90%" in done.out
+    assert "step: 32 ms" in done.out and "waited for data for 90% of the time" in done.out
     assert 'provenance = "recorded"' in (tmp_path / "job" / "workload.toml").read_text()
 
 

@@ -124,6 +124,8 @@ def describe(observation: Observation, name: str) -> Described:
         ),
         accelerator=replace(
             accelerator_of(step, loader.accelerator or "CPU of the recorded job", batch),
+            # A thread takes batches that are pinned, while the process computes.
+            taking_seconds=None if settings.pinned else step.taking,
             together=ranks > 1,
             host_cpu_seconds=loader.cpu_seconds or None,
         ),
@@ -279,6 +281,11 @@ def step_words(step: StepTime) -> str:
         return (
             f"{why} (it waited {step.waited:.0%} of the time): a step takes {show_seconds(step.seconds)} or "
             f"less, and {show_seconds(step.at_least)} between two batches"
+        )
+    if step.by_events:
+        return (
+            f"mean of {step.steps} steps on the GPU, each from its batch to its end; the job "
+            f"waited for data for {step.waited:.0%} of the time"
         )
     if step.in_turn:
         return f"mean of {step.steps} steps, between which the job reads: {step.waited:.0%} of the time"

@@ -36,6 +36,8 @@ class Settings:
     """True if workers persist from one epoch to the next."""
     auto_collation: bool = True
     """False if the DataLoader does not collate: the dataset returns batches, or single samples."""
+    pinned: bool = False
+    """True if a thread takes batches from the workers and copies them to pinned memory, for a GPU."""
     marked: bool = False
     """True if the job marks its steps, without a DataLoader. `workers` are then threads that read ahead."""
 

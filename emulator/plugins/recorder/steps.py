@@ -30,6 +30,7 @@ SEEN = np.dtype(
         ("traced", "<i1"),  # 1: calls were traced meanwhile, which takes time
         ("others", "<i4"),  # batches of other DataLoaders that the process took in `between`
         ("other_wait", "<f8"),  # seconds of `between` in which it waited for those
+        ("computed", "<f8"),  # seconds of the GPU from the batch to the end of its step; NaN: unknown
     ]
 )
 """One step of the job: a row of profile.parquet."""
@@ -76,6 +77,9 @@ class StepTime:
     """Steps from one wait of the host for its accelerator to the next, while it runs ahead."""
     in_turn: bool = False
     """True if the job reads and computes in turn, so that a step is the time between two batches."""
+    by_events: bool = False
+    """True if the times are those from a batch to the end of its step on the GPU, by CUDA events or in a
+    profiler's trace, because few steps did not wait for data, or because it is unknown how the host waits."""
     taking: float | None = None
     """Mean seconds of the step for taking a batch that was ready; None: not known, for a bound, where steps
     overlap, and where the job marks them."""
@@ -118,6 +122,8 @@ class Track:
     """Batches requested from workers, by epoch."""
     delivered: dict[int, int] = field(default_factory=dict)
     """Delivered batches, by epoch."""
+    computed: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Nanoseconds between CUDA events before and after a step's launches, by (epoch, step)."""
     samples: int = 0
     read: tuple[int, int] = (0, 0)
     """`batches` at the end of the recording of reads."""
@@ -141,6 +147,11 @@ class Track:
         self.sent[epoch] = max(sent, self.sent.get(epoch, 0))
         self.delivered[epoch] = self.delivered.get(epoch, 0) + 1
         self.samples += 1 if made else samples
+
+    def add_computed(self, epoch: int, step: int, nanoseconds: int) -> None:
+        """Add the time that the GPU took for a step."""
+        if len(self.computed) < MOST_STEPS:
+            self.computed[epoch, step] = nanoseconds
 
     @property
     def batches(self) -> tuple[int, int]:
@@ -173,6 +184,8 @@ class Track:
             first, beyond = (np.searchsorted(taken[:, 0], at) for at in (got, np.maximum(following, got)))
             table["others"] = beyond - first
             table["other_wait"] = (waited[beyond] - waited[first]) / 1e9
+        places = zip(epoch.tolist(), step.tolist(), strict=True)
+        table["computed"] = [self.computed.get(place, math.nan) / 1e9 for place in places]
         table["cpu"] = np.append(np.where(same, np.diff(used) / 1e9, np.nan), np.nan)
         return table
 
@@ -367,11 +380,29 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         traced=bool(whole["traced"].any()),
     )
     at_least = float(np.median(whole["between"] - whole["other_wait"]))
+    computed = np.concatenate([table["computed"][_alone(table)] for table in used])
+    computed = computed[~np.isnan(computed)]
+
+    def by_events(found: StepTime) -> StepTime:
+        """Return the step time that the GPU took, or `found`, a bound, where that is unknown."""
+        if 2 * len(computed) < len(whole):
+            return found
+        ahead = int(at_least < (1 - _UNLIKE) * computed.mean())
+        return timing(
+            seconds=float(computed.mean()),
+            steps=len(computed),
+            by_events=True,
+            in_flight=1 + ahead,  # how far the host would run ahead of an accelerator that is fed, is unknown
+            taking=0.0,
+            quantiles=quantiles_of(computed),
+        )
+
     if not in_turn and (ahead := queued(tables, warmup)):
         seconds, in_flight = ahead
-        return timing(
+        found = timing(
             seconds=seconds, in_flight=in_flight, bound=in_flight == 1, at_least=at_least, steps=len(cycles)
         )
+        return by_events(found) if found.bound else found
     most, like, taking = float(cycles.mean()), True, None
     if in_turn:
         taking = 0.0
@@ -383,7 +414,7 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
             taking = float(fed["wait"].mean())
             most, like = _compared(used, times)
     if len(times) < few or not like:
-        return timing(seconds=most, bound=True, at_least=at_least, steps=len(times))
+        return by_events(timing(seconds=most, bound=True, at_least=at_least, steps=len(times)))
     return timing(
         seconds=float(times.mean()),
         steps=len(times),

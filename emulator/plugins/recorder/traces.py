@@ -17,7 +17,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 import ijson
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import MissingError, SpecError, storage_errors
@@ -47,10 +48,12 @@ from emulator.plugins.recorder.steps import SEEN, StepTime, Table, step_time
 from emulator.record.machine import utc_now
 from emulator.units import show_bytes, show_seconds
 
+Floats = NDArray[np.float64]
+
 MOST_BYTES = 8 * 2**30
 """Most bytes of a trace, uncompressed."""
 MOST_EVENTS = 2_000_000
-"""Most spans of a trace."""
+"""Most batches and kernels of a trace."""
 MOST_RECORDS = 5_000_000
 """Most reads in a Darshan log."""
 _MOST_EVENT = 16 << 20
@@ -58,6 +61,7 @@ _DEPTH = 100
 _CHUNK = 1 << 20
 _FEW = 3
 _NEXT = re.compile(r"enumerate\(DataLoader\)#(_\w+DataLoaderIter)\.__next__")
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _STEP = re.compile(r"ProfilerStep#?\d*")
 
 
@@ -155,28 +159,45 @@ def _number(event: Mapping[str, Any], name: str) -> float:
     return math.nan
 
 
-def chrome_steps(path: Path) -> tuple[Table, bool, bool, int]:
-    """Return (steps, job reads in turn, an accelerator ran, profiler's steps) of a trace. Raises SpecError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a profiler's trace shows of a job."""
+
+    steps: Table
+    in_turn: bool
+    """True if the job reads and computes in turn."""
+    busy: float | None
+    """Share of the time from the first batch to the last in which the GPU ran a kernel or copied, on any
+    stream; None if it did neither."""
+    profiled: int
+    """Number of the profiler's own steps."""
+
+
+def chrome_steps(path: Path) -> Trace:
+    """Return the steps of a trace. Raises SpecError.
 
     Of several threads that use DataLoaders, the one with most batches counts.
     """
     asked: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    device, profiled, kept = False, 0, 0
+    device: list[tuple[float, float]] = []
+    profiled, kept = 0, 0
     for event in events(path):
         if event.get("ph") != "X":
             continue
         name = str(event.get("name", ""))[:200]
-        device = device or event.get("cat") in ("kernel", "gpu_memcpy")
         profiled += bool(_STEP.fullmatch(name))
-        found = _NEXT.fullmatch(name)
-        if not found:
+        found, on_device = _NEXT.fullmatch(name), event.get("cat") in _ON_DEVICE
+        if not (found or on_device):
             continue
         begin, length = _number(event, "ts"), _number(event, "dur")
         if math.isnan(begin) or math.isnan(length) or length < 0:
             raise SpecError(f"{path}: a span has no time", "the trace is damaged")
         kept += 1
         if kept > MOST_EVENTS:
-            raise SpecError(f"{path} has more than {MOST_EVENTS} batches", "record fewer steps")
+            raise SpecError(f"{path} has more than {MOST_EVENTS} batches and kernels", "record fewer steps")
+        if not found:
+            device.append((begin / 1e6, (begin + length) / 1e6))
+            continue
         key = (str(event.get("pid"))[:40], str(event.get("tid"))[:40], found[1])
         asked.setdefault(key, []).append((begin / 1e6, length / 1e6))
     if not asked:
@@ -190,16 +211,49 @@ def chrome_steps(path: Path) -> tuple[Table, bool, bool, int]:
     table["asked"], table["wait"] = spans[:, 0] - spans[0, 0], spans[:, 1]
     table["cpu"] = np.nan
     table["between"] = np.append(np.maximum(spans[1:, 0] - spans[:-1].sum(axis=1), 0), np.nan)
-    return table, key[2].startswith("_Single"), device, profiled
+    table["computed"] = np.nan
+    in_turn, busy = key[2].startswith("_Single"), None
+    if device:
+        ran = np.array(sorted(device))
+        got = spans.sum(axis=1)
+        table["computed"] = _computed(got, ran, table["between"])
+        busy = _busy(ran, got[0], got[-1])
+    return Trace(steps=table, in_turn=in_turn and not device, busy=busy, profiled=profiled)
+
+
+def _computed(got: Floats, ran: Floats, between: Floats) -> Floats:
+    """Return the seconds from each batch to the end of its step, on the GPU and the host; NaN for the last.
+
+    `got`: when each batch was delivered; `ran`: begin and end of what ran on the GPU, sorted. Kernels that
+    begin before the next batch belong to the step, and kernels that run beyond that to the next one.
+    """
+    ends = np.append(-np.inf, np.maximum.accumulate(ran[:, 1]))
+    last = ends[np.searchsorted(ran[:, 0], got[1:])]
+    return np.append(np.maximum(np.minimum(last, got[1:]) - got[:-1], between[:-1]), np.nan)
+
+
+def _busy(ran: Floats, begin: float, end: float) -> float | None:
+    """Return the share of the time from `begin` to `end` in which anything of `ran` ran."""
+    ends = np.maximum.accumulate(ran[:, 1])
+    free = np.append(begin, ends)  # when all earlier ones had ended
+    idle = np.clip(np.append(ran[:, 0], end), begin, end) - np.clip(free, begin, end)
+    return float(1 - np.maximum(idle, 0).sum() / (end - begin)) if end > begin else None
 
 
 def _import_chrome(path: Path, out: Path, workload: str, force: bool) -> None:
-    table, in_turn, device, profiled = chrome_steps(path)
-    step = step_time([table], 1 if len(table) > 2 * _FEW else 0, in_turn and not device, few=_FEW)
+    trace = chrome_steps(path)
+    table = trace.steps
+    step = step_time([table], 1 if len(table) > 2 * _FEW else 0, trace.in_turn, few=_FEW)
     base = load_workload(workload) if workload else None
     notes = ["a profiler's trace has no files, and so no reads"]
-    if profiled:
-        notes.append(f"{profiled} steps of the profiler")
+    if trace.profiled:
+        notes.append(f"{trace.profiled} steps of the profiler")
+    if trace.busy is not None:
+        waited = float(table["wait"][1:].sum() / np.ptp(table["asked"] + table["wait"]))
+        notes.append(
+            f"the GPU was busy for {trace.busy:.0%} of the time, with kernels or copies; the job waited for a "
+            f"batch for {waited:.0%}"
+        )
     seen = Observation(
         created=utc_now(),
         how="chrome-trace",
@@ -214,6 +268,8 @@ def _import_chrome(path: Path, out: Path, workload: str, force: bool) -> None:
     write_whole(out / RECORD, json_text(seen))
     write_steps(out / PROFILE, [table])
     typer.echo(f"{out}: {len(table)} batches")
+    for note in notes[1:]:
+        typer.echo(f"  {note}")
     if step is None:
         typer.echo(f"  {len(table)} batches are too few for a step time")
         return

@@ -82,6 +82,7 @@ class Watch:
             "x": self._epoch_ended,
             "o": self._file_opened,
             "d": self._accelerator,
+            "t": self._computed,
             "lost": self._events_lost,
         }
         self._rest = b""
@@ -141,6 +142,10 @@ class Watch:
 
     def _accelerator(self, event: Mapping[str, Any]) -> None:
         self.accelerators[_number(event, "p")] = str(event["name"])[:100]
+
+    def _computed(self, event: Mapping[str, Any]) -> None:
+        if (seen := self._loader(_key(event))) is not None:
+            seen.track.add_computed(*(_number(event, name) for name in ("e", "i", "t")))
 
     def _events_lost(self, event: Mapping[str, Any]) -> None:
         self.lost += _number(event, "n")

@@ -5,7 +5,7 @@ processes do not mix; a full pipe loses events, which are counted, and never blo
 
 Lines, by "k":  p  a process began      l  a loader, or its workers, are known      s  a batch was delivered
                 x  an epoch has ended   w  a worker began    u  a worker has ended  o  a file was opened
-                d  an accelerator is in use
+                d  an accelerator is in use   t  an accelerator took so long for a step
 """
 
 from __future__ import annotations
@@ -232,6 +232,7 @@ def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
     events = _events
     if events is None or not events.open or not hasattr(iterator, "_feedrate_loader"):
         return following(iterator)
+    _end_step(iterator)
     ready = _ready(iterator)
     process, number, epoch = os.getpid(), iterator._feedrate_loader, iterator._feedrate_epoch
     inside = _marks and not iterator._num_workers
@@ -258,6 +259,8 @@ def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
         b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d,"d":%d}\n'
         % (process, number, epoch, step, asked, got, ready, sent, samples, used, worked)
     )
+    _tell_steps(events)
+    iterator._feedrate_begun = _cuda_event(), (process, number, epoch, step)
     return batch
 
 
@@ -271,6 +274,7 @@ def _begin_epoch(iterator: Any, loader: Any) -> None:
         number, epoch = _loaders[loader]
     iterator._feedrate_loader, iterator._feedrate_epoch, iterator._feedrate_step = number, epoch, 0
     iterator._feedrate_sizes = collections.deque()  # of the batches that were asked for and are on their way
+    iterator._feedrate_begun = None, ()  # an event before the step's launches, and the step
     iterator._feedrate_asks = loader  # until it is described: a loop may keep only its iterator
 
 
@@ -403,6 +407,7 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
         "dataset_length": length,
         "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
         "auto_collation": bool(iterator._auto_collation),
+        "pinned": bool(getattr(iterator, "_pin_memory", False)),
     }
     more = {"rank": _rank(), "f": facts, "torch": _torch()}
     for start in range(0, max(1, len(pids)), 256):
@@ -416,6 +421,42 @@ def _describe_device(events: _Events) -> None:
     with contextlib.suppress(Exception):  # a driver's trouble is not the job's
         if cuda is not None and cuda.is_initialized():
             events.facts(k="d", p=os.getpid(), name=str(cuda.get_device_name(cuda.current_device())))
+
+
+_MOST_QUEUED = 4096
+_queued: collections.deque[Any] = collections.deque(maxlen=_MOST_QUEUED)
+"""Steps whose launches are submitted: the CUDA events before and after them, and the step."""
+
+
+def _cuda_event() -> Any:
+    """Return a CUDA event behind all that was launched; None without a GPU, or outside the main thread."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    with contextlib.suppress(Exception):  # a driver's trouble is not the job's
+        if cuda is None or not cuda.is_initialized() or cuda.is_current_stream_capturing():
+            return None
+        if threading.current_thread() is not threading.main_thread():
+            return None  # a thread that takes batches for another one, which launches the steps
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        return event
+    return None
+
+
+def _end_step(iterator: Any) -> None:
+    """Keep the CUDA events before and after the launches of the step that ends with this request."""
+    (begun, step), iterator._feedrate_begun = iterator._feedrate_begun, (None, ())
+    ended = begun and _cuda_event()
+    if ended:
+        _queued.append((begun, ended, step))
+
+
+def _tell_steps(events: _Events) -> None:
+    """Report the seconds between the events of the steps that the GPU has finished. Does not wait for it."""
+    with contextlib.suppress(Exception):
+        while _queued and _queued[0][1].query():
+            begun, ended, (process, number, epoch, step) = _queued.popleft()
+            took = round(1e6 * begun.elapsed_time(ended))
+            events.facts(k="t", p=process, l=number, e=epoch, i=step, t=took)
 
 
 # ---- Files, if system calls are not traced.
