@@ -1,12 +1,14 @@
 """A real training on a GPU, for `feedrate record`: a small 3D U-Net whose steps CUDA events time.
 
-The commands are in results/h100.md.
+The commands are in results/gpus.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-EDGE, CUT, BATCH, WIDTH, WORKERS = 128, 64, 4, 24, 4
+CUT, BATCH, WIDTH, WORKERS = 64, 4, 24, 4
 TRACED = 120
 """First steps, which strace slows down: they are not in the mean that is printed."""
 
 
-def make(folder: Path, files: int) -> None:
+def make(folder: Path, files: int, edge: int) -> None:
+    """Write cubes of random bytes, and leave none of them in the page cache."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     for number in range(files):
-        np.save(folder / f"{number:05}.npy", random.integers(0, 255, (EDGE, EDGE, EDGE), np.uint8))
+        with (folder / f"{number:05}.npy").open("wb") as file:
+            np.save(file, random.integers(0, 255, (edge, edge, edge), np.uint8))
+            file.flush()
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class Volumes(Dataset[Tensor]):
@@ -39,7 +46,7 @@ class Volumes(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         volume = np.load(self._files[index])
-        z, y, x = np.random.randint(0, EDGE - CUT + 1, 3)
+        z, y, x = np.random.randint(0, len(volume) - CUT + 1, 3)
         cut = np.ascontiguousarray(volume[z : z + CUT, y : y + CUT, x : x + CUT])
         return torch.from_numpy(cut)[None].float() / 255
 
@@ -79,24 +86,32 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("folder", type=Path)
     options.add_argument("--make", type=int, metavar="FILES", help="make the data, and train nothing")
+    options.add_argument("--edge", type=int, default=128, help="voxels a side of a cube, with --make")
+    options.add_argument("--scaler", action="store_true", help="fp16 with a GradScaler; default bf16")
+    options.add_argument(
+        "--profile", metavar="FILE", help="run under PyTorch's profiler, and write its trace"
+    )
     options.add_argument("--sync", type=int, default=1, help="read the loss every this many steps")
     options.add_argument("--steps", type=int, default=600)
     chosen = options.parse_args()
     if chosen.make:
-        make(chosen.folder, chosen.make)
+        make(chosen.folder, chosen.make, chosen.edge)
         return
     torch.backends.cudnn.benchmark = True
     net = Net().to("cuda")
     optimiser = torch.optim.Adam(net.parameters(), 1e-4)
+    scaler = torch.amp.GradScaler("cuda", enabled=chosen.scaler)
+    precision = torch.float16 if chosen.scaler else torch.bfloat16
 
     def train(batch: Tensor) -> tuple[Tensor, Any, Any]:
         image = batch.to("cuda", non_blocking=True)
         begin = event()
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast("cuda", dtype=precision):
             loss = functional.mse_loss(net(image).float(), image)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimiser)
+        scaler.update()
         return loss, begin, event()
 
     for _ in range(5):  # cudnn's search is not part of training
@@ -106,19 +121,24 @@ def main() -> None:
         persistent_workers=True,
     )  # fmt: skip
     events: list[tuple[Any, Any]] = []
+    profiler: Any = torch.profiler.profile() if chosen.profile else nullcontext()
     started = time.perf_counter()
-    while len(events) < chosen.steps:
-        for batch in loader:
-            loss, begin, end = train(batch)
-            events.append((begin, end))
-            if len(events) % chosen.sync == 0:
-                loss.item()
-            if len(events) == chosen.steps:
-                break
-    torch.cuda.synchronize()
+    with profiler:
+        while len(events) < chosen.steps:
+            for batch in loader:
+                loss, begin, end = train(batch)
+                events.append((begin, end))
+                if len(events) % chosen.sync == 0:
+                    loss.item()
+                if len(events) == chosen.steps:
+                    break
+        torch.cuda.synchronize()
     rate = chosen.steps * BATCH / (time.perf_counter() - started)
-    busy = np.mean([begin.elapsed_time(end) for begin, end in events[TRACED:]])
-    apart = events[TRACED - 1][1].elapsed_time(events[-1][1]) / (chosen.steps - TRACED)
+    if chosen.profile:
+        profiler.export_chrome_trace(chosen.profile)
+    skipped = 20 if chosen.profile else TRACED
+    busy = np.mean([begin.elapsed_time(end) for begin, end in events[skipped:]])
+    apart = events[skipped - 1][1].elapsed_time(events[-1][1]) / (chosen.steps - skipped)
     print(f"{rate:.1f} samples/s; the GPU was busy for {busy:.2f} ms a step; steps were {apart:.2f} ms apart")
 
 

@@ -139,6 +139,14 @@ def test_the_measured_h100_is_faster_compiled_and_never_slower_than_the_publishe
     assert compiled.step_seconds < eager.step_seconds < published.step_seconds
 
 
+def test_the_measured_h200_is_faster_than_the_h100():
+    h200, h100 = (
+        load_workload("unet3d-h100", [f"accelerator=profiles/unet3d-{gpu}.toml"]).accelerator.step_seconds
+        for gpu in ("h200", "h100")
+    )
+    assert h200 == pytest.approx(0.121, rel=0.01) and h200 < h100
+
+
 def test_empirical_without_a_profile_is_refused():
     with pytest.raises(SpecError, match="needs measured times"):
         load_workload("unet3d-tiny", ["accelerator.compute=empirical"])
