@@ -251,8 +251,8 @@ def _import_chrome(path: Path, out: Path, workload: str, force: bool) -> None:
     if trace.busy is not None:
         waited = float(table["wait"][1:].sum() / np.ptp(table["asked"] + table["wait"]))
         notes.append(
-            f"the GPU was busy for {trace.busy:.0%} of the time, with kernels or copies; the job waited for a "
-            f"batch for {waited:.0%}"
+            f"the GPU was busy for {trace.busy:.0%} of the time, with kernels or copies; the job waited for "
+            f"a batch for {waited:.0%}"
         )
     seen = Observation(
         created=utc_now(),
