@@ -191,6 +191,46 @@ def groups(data: Path) -> None:
         parquet.write_table(table, data / f"{number:03d}.parquet", row_group_size=16_000, compression="none")
 
 
+def preprocessed(data: Path) -> None:
+    """nnU-Net's: a volume a file, of which a patch is read."""
+    for number in range(340):
+        volume = np.random.default_rng(number).random((48, 128, 128), np.float32)
+        np.save(data / f"case_{number:03d}.npy", volume)
+
+
+def compressed(data: Path) -> None:
+    """The same since nnU-Net 2.6: chunks and blocks, compressed."""
+    import blosc2
+
+    for number in range(340):
+        volume = np.random.default_rng(number).random((48, 128, 128), np.float32)
+        blosc2.asarray(
+            volume, chunks=(24, 64, 64), blocks=(12, 32, 32), urlpath=str(data / f"{number:03d}.b2nd")
+        )
+
+
+def lightning_map(data: Path) -> None:
+    import lmdb
+
+    draw = np.random.default_rng(1)
+    with lmdb.open(str(data / "train.lmdb"), map_size=2**30, subdir=False, lock=False) as made:
+        for first in range(0, 4000, 100):
+            with made.begin(write=True) as transaction:
+                for number in range(first, first + 100):
+                    size = int(draw.integers(20_000, 120_000))
+                    transaction.put(f"{number:08d}".encode(), draw.bytes(size))
+
+
+def rows_of_blobs(data: Path) -> None:
+    import sqlite3
+
+    draw = np.random.default_rng(1)
+    with sqlite3.connect(data / "train.db") as made:
+        made.execute("create table samples (id integer primary key, data blob)")
+        for number in range(4000):
+            made.execute("insert into samples values (?, ?)", (number, draw.bytes(60_000)))
+
+
 # ---- Datasets.
 
 
@@ -336,6 +376,53 @@ class Chunks(ByIndex):
         return self.opened[index]
 
 
+class Patches(ByIndex):
+    def __getitem__(self, index: int) -> Any:
+        volume = np.load(self.files[index], mmap_mode="r")
+        return volume[self.patch(volume.shape)].copy()
+
+    @staticmethod
+    def patch(shape: tuple[int, ...]) -> tuple[slice, ...]:
+        at = [
+            int(np.random.randint(0, edge - most + 1)) for edge, most in zip(shape, (32, 64, 64), strict=True)
+        ]
+        return tuple(slice(start, start + most) for start, most in zip(at, (32, 64, 64), strict=True))
+
+
+class CompressedPatches(Patches):
+    def __getitem__(self, index: int) -> Any:
+        import blosc2
+
+        volume = blosc2.open(urlpath=str(self.files[index]), mode="r", mmap_mode="r")
+        return np.asarray(volume[self.patch(volume.shape)])
+
+
+class Lmdb(ByIndex):
+    length = 4000
+
+    def __getitem__(self, index: int) -> Any:
+        import lmdb
+
+        if self.opened is None:
+            self.opened = lmdb.open(
+                str(self.files[0]), subdir=False, readonly=True, lock=False, readahead=False, meminit=False
+            )
+        with self.opened.begin(buffers=True) as transaction:
+            return np.frombuffer(transaction.get(f"{index:08d}".encode()), np.uint8)[-16000:].copy()
+
+
+class Sqlite(ByIndex):
+    length = 4000
+
+    def __getitem__(self, index: int) -> Any:
+        import sqlite3
+
+        if self.opened is None:
+            self.opened = sqlite3.connect(f"file:{self.files[0]}?mode=ro", uri=True)
+        (found,) = self.opened.execute("select data from samples where id = ?", (index,)).fetchone()
+        return np.frombuffer(found, np.uint8)[:16000].copy()
+
+
 class Groups(ByIndex):
     length = 160
 
@@ -387,6 +474,29 @@ def accelerated(dataset: Any) -> Iterable[Any]:
     from accelerate import Accelerator
 
     return Accelerator(cpu=True).prepare(batched(dataset))
+
+
+def stateful(dataset: Any) -> Iterable[Any]:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(dataset, 8, sampler=order(dataset), num_workers=2, drop_last=True)
+
+
+def background(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches that a thread takes from the loader, one ahead."""
+    import queue
+    import threading
+
+    ahead: queue.Queue[Any] = queue.Queue(1)
+
+    def take() -> None:
+        for batch in batches:
+            ahead.put(batch)
+        ahead.put(None)
+
+    threading.Thread(target=take, daemon=True).start()
+    while (batch := ahead.get()) is not None:
+        yield batch
 
 
 def validated(dataset: Rows) -> Iterator[Any]:
@@ -546,6 +656,12 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]]
     "mds": (shards, lambda data: loader(Mds(data))),
     "ffcv": (pages, from_pages),
     "tfdata": (tfrecords, lambda data: marked(tfdata(data))),
+    "patches": (preprocessed, lambda data: loader(Patches(data), 2, 2)),
+    "blosc2": (compressed, lambda data: loader(CompressedPatches(data), 2, 2)),
+    "lmdb": (lightning_map, lambda data: loader(Lmdb(data))),
+    "sqlite": (rows_of_blobs, lambda data: loader(Sqlite(data))),
+    "stateful": (arrays, lambda data: stateful(Npy(data))),
+    "background": (arrays, lambda data: background(loader(Npy(data)))),
     "volumes": (cases, lambda data: loader(Cases(data), 4, 2)),
     "images": (blobs, lambda data: loader(Blobs(data), 2, 16)),
     "slices": (contiguous, lambda data: loader(Slices(data), 2, 16)),
@@ -649,7 +765,7 @@ def train(kind: str, data: Path, steps: int, then: Callable[[int], None] = lambd
 
 
 def batch_of(kind: str) -> int:
-    return {"volumes": 2, "images": 16, "slices": 16, "parquet": 1}.get(kind, 8)
+    return {"volumes": 2, "patches": 2, "blosc2": 2, "images": 16, "slices": 16, "parquet": 1}.get(kind, 8)
 
 
 def rate_of(times: Any, samples: float, every: int = 1, pause: int = 0) -> float:

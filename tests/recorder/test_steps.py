@@ -53,6 +53,31 @@ def test_a_job_that_starves_throughout_gives_a_bound():
     assert found.waited == pytest.approx(0.75)
 
 
+@pytest.mark.parametrize(("host", "in_flight"), [(0.01, 2), (0.1, 1)])
+def test_cuda_events_give_the_step_time_of_a_job_that_starves(host, in_flight):
+    """The GPU takes 0.1 s; the host launches ahead of it, or waits for it in each step."""
+    one = track([0.3] * 40, host)
+    for number in range(40):
+        one.add_computed(0, number, 10**8)
+    found = step_time([one.table()], warmup=5)
+    assert found is not None and found.by_events and not found.bound and found.in_flight == in_flight
+    assert found.seconds == pytest.approx(0.1) and found.taking == 0
+    few = track([0.3] * 40, host)
+    few.add_computed(0, 7, 10**8)
+    bound = step_time([few.table()], warmup=5)
+    assert bound is not None and bound.bound, "one step says too little"
+
+
+def test_gpus_that_wait_for_the_rank_whose_batch_came_last_have_no_longer_steps():
+    one, other = track([0.3] * 40, 0.1), track([0.3] * 40, 0.1)
+    for number in range(40):
+        late = number % 2
+        one.add_computed(0, number, 10**8 + late * 10**9)
+        other.add_computed(0, number, 10**8 + (1 - late) * 10**9)
+    found = step_time([one.table(), other.table()], warmup=5)
+    assert found is not None and found.by_events and found.seconds == pytest.approx(0.1)
+
+
 def test_a_job_that_reads_in_turn_needs_no_such_stretch():
     found = step_time([track([0.3] * 40, 0.1).table()], 5, in_turn=True)
     assert found is not None and not found.bound and found.seconds == pytest.approx(0.1)

@@ -380,12 +380,11 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         traced=bool(whole["traced"].any()),
     )
     at_least = float(np.median(whole["between"] - whole["other_wait"]))
-    computed = np.concatenate([table["computed"][_alone(table)] for table in used])
-    computed = computed[~np.isnan(computed)]
+    computed = _computed(used)
 
     def by_events(found: StepTime) -> StepTime:
         """Return the step time that the GPU took, or `found`, a bound, where that is unknown."""
-        if 2 * len(computed) < len(whole):
+        if 2 * len(computed) * len(used) < len(whole):
             return found
         ahead = int(at_least < (1 - _UNLIKE) * computed.mean())
         return timing(
@@ -422,6 +421,19 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         taking=taking,
         quantiles=quantiles_of(times),
     )
+
+
+def _computed(tables: Sequence[Table]) -> NDArray[np.float64]:
+    """Return the GPU's seconds for each step of which they are known.
+
+    Of several ranks, the least counts: the others' GPUs wait for the one whose batch came last.
+    """
+    rows = np.concatenate([table[_alone(table) & ~np.isnan(table["computed"])] for table in tables])
+    names = rows["epoch"].astype(np.int64) << 32 | rows["step"]
+    order = np.lexsort((rows["computed"], names))
+    _, first = np.unique(names[order], return_index=True)
+    least: NDArray[np.float64] = rows["computed"][order][first]
+    return least
 
 
 def _fed(tables: Sequence[Table]) -> Table:
