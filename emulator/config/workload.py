@@ -87,6 +87,9 @@ class AccessSpec:
     mapped: bool = False
     """The job maps its files (mmap): reads are page faults, around which the kernel reads. On a mounted file
     system it is replayed so, with either loader."""
+    map_random: bool = False
+    """The kernel is told that maps are read at random (MADV_RANDOM), as by LMDB without read-ahead: a page
+    fault brings in one page, and nothing around it."""
     reopen: bool = False
     """A file of many samples is opened for each of them, and the kernel's read-ahead begins anew; false: it
     stays open. For files on a mounted file system that are not mapped."""
@@ -107,6 +110,8 @@ class AccessSpec:
             raise SpecError("replacement needs access.pattern = 'random'", "leave it out")
         if self.reopen and (self.pattern != "random" or self.mapped):
             raise SpecError("reopen needs access.pattern = 'random' and no access.mapped", "leave it out")
+        if self.map_random and not self.mapped:
+            raise SpecError("map_random needs access.mapped", "set both")
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer or self.run_samples):
             raise SpecError(
                 "pattern = 'random' has no streams, no shuffle_buffer and no run_samples",

@@ -304,7 +304,7 @@ class Scanner(Closing):
 
     def _map(self, fd: int, size: int) -> _Map:
         if fd not in self._maps:
-            self._maps[fd] = _Map(fd, size)
+            self._maps[fd] = _Map(fd, size, self._access.map_random)
         return self._maps[fd]
 
     def _close(self, fd: int) -> None:
@@ -319,8 +319,11 @@ class Scanner(Closing):
 class _Map:
     """A mapped file. It is called like preadv(2), and copies bytes whose pages the kernel faults in."""
 
-    def __init__(self, fd: int, size: int) -> None:
-        self._bytes = np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), np.uint8)
+    def __init__(self, fd: int, size: int, random: bool) -> None:
+        mapped = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        if random:
+            mapped.madvise(mmap.MADV_RANDOM)
+        self._bytes = np.frombuffer(mapped, np.uint8)
         self._address = self._bytes.ctypes.data
 
     def __call__(self, _: int, places: Sequence[memoryview], offset: int, flags: int) -> int:

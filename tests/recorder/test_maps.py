@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +14,7 @@ from emulator.plugins.recorder.maps import less_replayed, reads_unseen, sample_b
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Reads
 from emulator.plugins.recorder.steps import Pace, StepTime
+from emulator.plugins.recorder.watch import _advised_maps
 
 AROUND = 65536
 """Bytes that the kernel reads around those that a sample has."""
@@ -62,3 +67,13 @@ def test_reads_are_unseen_of_maps_in_the_process_that_marks_its_steps(workers, m
                     steps=9, samples=9, reads=Reads(mapped=mapped))  # fmt: skip
     bound = StepTime(seconds=0.03, bound=True, steps=0, all_steps=100, waited=0.0)
     assert reads_unseen(bound, loader) is unseen
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_it_is_seen_that_the_kernel_was_told_of_random_reads(tmp_path: Path, random: bool) -> None:
+    (tmp_path / "a name").write_bytes(bytes(8 * 4096))
+    with (tmp_path / "a name").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+        found = [one for one in _advised_maps(os.getpid()) if one[0].endswith(b"a name")]
+    assert found == [(os.fsencode(tmp_path / "a name"), 8 * 4096, random)]
+    assert _advised_maps(2**22) == [], "there is no such process"

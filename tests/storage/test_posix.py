@@ -330,6 +330,22 @@ def test_the_kernel_is_told_what_will_be_read(
     assert told == ([] if direct else one.requests), "past the page cache there is nothing to tell"
 
 
+@pytest.mark.parametrize("random", [False, True])
+def test_a_page_fault_brings_in_nothing_else_if_maps_are_read_at_random(folder: Path, random: bool) -> None:
+    needs_eviction(folder)
+    pages = 64
+    (folder / "large").write_bytes(bytes(pages * 4096))
+    with (folder / "large").open("rb") as file:
+        os.fsync(file.fileno())
+        evict(file.fileno())
+        storage = PosixStorage(folder, direct=False, cache="cold")
+        read = Wanted("large", pages * 4096, [(32 * 4096, 100)], False)
+        with scanning(storage, mapped=True, map_random=random) as scanner:
+            assert scanner.scan([read], nothing, nothing) == 100
+            _, found = resident_pages(file.fileno(), 0, pages * 4096)
+    assert (found == 1) == random, found
+
+
 def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:
     """What is in memory is read at once; what is not, or what the kernel cannot tell, after giving way."""
     needs_eviction(folder)

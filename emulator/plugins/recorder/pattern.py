@@ -477,6 +477,7 @@ def access_of(
         head_bytes=head,
         buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
+        map_random=amount.mapped and reads.map_random,
         advised=not (amount.mapped or direct) and reads.advised > reads.bytes / 2,
         reopen=several and not (sequential or amount.mapped) and opens_of(loader, 1) > WHOLE,
         refill=_refill(loader.settings),
@@ -556,6 +557,8 @@ def _access_words(
         facts.append(f"{part} is read, in {places} of its {where}")
     if reads.sizes_only and not layout.whole:
         facts.append("only opened files were seen, not which bytes of them: the replay reads all of them")
+    if access.map_random:
+        facts.append("the job tells the kernel that it reads its maps at random (MADV_RANDOM)")
     if access.advised:
         facts.append("the job tells the kernel what it reads (posix_fadvise)")
     if reads.direct > reads.bytes / 2:

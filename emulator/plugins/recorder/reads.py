@@ -168,6 +168,8 @@ class Reads:
     """Bytes that the kernel was told to read, by posix_fadvise."""
     mapped: int = 0
     """Bytes of files that were mapped into memory. Reads of mapped pages make no system call."""
+    map_random: bool = False
+    """True if the kernel was told that most of what is mapped is read at random (MADV_RANDOM)."""
     resident: float = 0.0
     """Share of the examined pages of mapped files that were in memory when the file was mapped."""
     call_bytes: int | None = None
@@ -194,7 +196,7 @@ class Reads:
         total: dict[str, Any] = {}
         for name in (one.name for one in fields(self)):
             here, there = getattr(self, name), getattr(other, name)
-            if name in ("resident", "readahead", "sizes_only"):
+            if name in ("map_random", "resident", "readahead", "sizes_only"):
                 total[name] = max(here, there)
             else:
                 total[name] = here if there is None else there if here is None else here + there
@@ -241,6 +243,7 @@ class _Group:
         self.requests, self.heads, self.runs = Tally(), Tally(), Tally()
         self.devices: Counter[int] = Counter()  # device -> bytes read or mapped
         self.readers: Counter[int] = Counter()  # thread -> bytes read
+        self.map_random = False
         self.places = array("q")  # of each run: process, file, first byte, bytes
 
     def end_run(self, handle: _Open) -> None:
@@ -255,6 +258,7 @@ class _Group:
     def merge(self, other: _Group) -> None:
         self.totals.update(other.totals)
         self.call_seconds += other.call_seconds
+        self.map_random |= other.map_random
         self.files |= other.files
         self.paths |= other.paths
         self.devices.update(other.devices)
@@ -469,6 +473,7 @@ class Reduction:
             backward=backward,
             adjacent=_adjacent(places, runs.typical()),
             index_bytes=_index_bytes(places),
+            map_random=group.map_random,
             resident=resident / pages if pages else 0.0,
             call_bytes=usage.get("calls"),
             storage_bytes=usage.get("storage"),

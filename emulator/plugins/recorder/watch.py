@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,19 @@ class Watch:
             for path, size in _mapped_files(process):
                 self.reduction.mapped(group, path, size)
 
+    def _look_at_maps(self, key: Key, processes: Iterable[int]) -> None:
+        """Find out whether the kernel was told that the maps of a loader's processes are read at random.
+
+        Tracing madvise(2) would cost more: memory allocators call it all the time.
+        """
+        if not self.reduction.group(key).totals["mapped"]:
+            return
+        told: Counter[bool] = Counter()
+        for process in processes:
+            for path, size, random in _advised_maps(process):
+                told[random] += size if self.reduction.file(path) is not None else 0
+        self.reduction.group(key).map_random = told[True] > told[False]
+
     def poll(self) -> None:
         """Read the counters of the job's processes before they exit."""
         for process in list(self._alive):
@@ -213,6 +226,7 @@ class Watch:
         self.traced_until = time.monotonic_ns() if self.traced else 0
         for key, seen in self.loaders.items():
             seen.track.read = seen.track.batches
+            self._look_at_maps(key, sorted(seen.workers)[:1] or [key[0]])
             if seen.settings.marked:
                 self._count_calls(seen, [one for one in self._alive if self._group(one) == key])
 
@@ -351,6 +365,24 @@ def _mapped_files(process: int) -> list[tuple[bytes, int]]:
             begin, end = (int(number, 16) for number in where.split(b"-"))
             found.append((path[0], end - begin))
     return [one for one in found if one[0] not in programs]
+
+
+def _advised_maps(process: int) -> list[tuple[bytes, int, bool]]:
+    """Return path, bytes and "has MADV_RANDOM" of the maps of files in a process."""
+    try:
+        lines = Path(f"/proc/{process}/smaps").read_bytes().splitlines()
+    except OSError:
+        return []
+    found: list[tuple[bytes, int, bool]] = []
+    path, size = b"", 0
+    for line in lines:
+        name, _, rest = line.partition(b" ")
+        if not name.endswith(b":"):  # BEGIN-END PERMISSIONS OFFSET DEVICE INODE PATH
+            begin, end = (int(number, 16) for number in name.split(b"-"))
+            path, size = (rest.split(maxsplit=4)[4:] or [b""])[0], end - begin
+        elif name == b"VmFlags:" and path.startswith(b"/"):
+            found.append((path, size, b"rr" in rest.split()))
+    return found
 
 
 def _key(event: Mapping[str, Any]) -> Key:
