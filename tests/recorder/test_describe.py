@@ -244,6 +244,21 @@ def test_maps_that_were_in_memory_already_are_refused():
         pattern(reads, 100)
 
 
+@pytest.mark.parametrize(("storage", "refused"), [(70, False), (50, True)])
+def test_patches_of_files_that_are_mapped_for_them_were_not_in_memory_before(storage, refused):
+    """Patches of 50 files of 1 MB: when they are examined, 70 % of their pages are in memory."""
+    reads = Reads(
+        files=50, files_bytes=50 * 10**6, sizes=(10**6, 10**6), mapped=50 * 10**6, faults=500, resident=0.7,
+        storage_bytes=storage * 500_000,
+    )  # fmt: skip
+    if refused:
+        with pytest.raises(SpecError, match="page cache"):
+            pattern(reads, 50)
+    else:
+        found = pattern(reads, 50)
+        assert found.access.mapped and found.access.bytes_read == pytest.approx(700_000, rel=0.01)
+
+
 def mapped(
     storage: int, length: int = 100, sampler: str = "RandomSampler", of_map: int | None = None
 ) -> Pattern:

@@ -41,6 +41,8 @@ _SEVERAL = 1.5
 """Samples per file, or per run, from which it counts as having several."""
 PAGE = 4096
 """Bytes of a page, the least of a mapped file that is read."""
+_LATE = 1.2
+"""Most bytes of mapped files in memory, per byte from storage, that the job itself has read."""
 _TOUCHED = 0.8
 """Fewest bytes from storage, per byte of the samples, if a job reads mapped samples whole."""
 _SIDE = 0.02
@@ -276,7 +278,7 @@ def amount_of(loader: Loader, alike: Sequence[Loader]) -> Amount:
         )
     mapped = _mapped(reads)
     unseen = not mapped and reads.bytes < 0.1 * reads.mapped
-    if reads.mapped and (unseen or reads.resident > 0.5):
+    if reads.mapped and (unseen or _resident(loader) > 0.5):
         raise SpecError(
             f"files of {show_bytes(reads.files_bytes)} are mapped into memory and were in the page cache: "
             "reads of them cannot be seen",
@@ -299,6 +301,18 @@ def _mapped(reads: Reads) -> bool:
     return reads.mapped > 0 and (reads.storage_bytes or 0) > 2 * reads.bytes
 
 
+def _resident(loader: Loader) -> float:
+    """Return the share of mapped files that was in memory before the job read them.
+
+    A file that is mapped for one sample has been read when its pages are examined: what storage delivered
+    was not in memory before.
+    """
+    reads = loader.reads
+    for_one = reads.files > loader.asked_samples / 2
+    late = reads.resident * reads.files_bytes <= _LATE * (reads.storage_bytes or 0)
+    return 0.0 if for_one and late else reads.resident
+
+
 def _share_of_a_map(loader: Loader) -> float | None:
     """Return the bytes of a sample in mapped files: its share of them; None if it may have less or more.
 
@@ -306,7 +320,7 @@ def _share_of_a_map(loader: Loader) -> float | None:
     """
     reads, length = loader.reads, loader.settings.length
     share = reads.files_bytes / reads.files * min(1.0, _files_held(loader) / max(1, length))
-    wanted = min(reads.files_bytes, share * loader.asked_samples) * (1 - reads.resident)
+    wanted = min(reads.files_bytes, share * loader.asked_samples) * (1 - _resident(loader))
     if not length or share < PAGE or (reads.storage_bytes or 0) < _TOUCHED * wanted:
         return None
     return share
