@@ -23,16 +23,20 @@ def sample_bytes(of_job: float, first: int, close: float, delivered: Callable[[i
     """Return the bytes of a sample with which a replay gets `of_job` bytes from storage per batch.
 
     `delivered` replays samples of so many bytes, and returns what it got: more for more, give or take its
-    noise. Begins at `first` and bisects until the relative difference is `close`, at most six times.
+    noise. Begins at `first`, and follows the line through the last two sizes, or bisects where that leads
+    out of what is left, until the relative difference is `close`, at most six times.
     """
     least, size, most, tries = PAGE, first, _REACH * first, list[tuple[float, int]]()
+    before = (0, -1.0)  # nothing comes for nothing
     while True:
         difference = delivered(size) / of_job - 1
         tries.append((abs(difference), size))
         least, most = (size, most) if difference < 0 else (least, size)
         if abs(difference) < close or len(tries) == _MOST_TRIES or least >= most:
             return min(tries)[1]
-        size = round(math.sqrt(least * most))
+        slope = (difference - before[1]) / (size - before[0])
+        before, line = (size, difference), size - difference / slope if slope > 0 else 0.0
+        size = round(line if least < line < most else math.sqrt(least * most))
 
 
 def reads_unseen(step: StepTime, loader: Loader) -> bool:
