@@ -244,8 +244,8 @@ class ReplaySpec:
     """Bytes that storage delivered to the job for each byte that a replay asks for. None: memory answered."""
     replay_amplification: float | None = None
     more_requests: float = 0.0
-    """Requests of the job that the replay leaves out, by opening a file again or between samples, for each of
-    the replay's: where storage answers late, each is a wait."""
+    """Requests of the job, by opening a file again, for each of the replay's: where storage answers late,
+    each is a wait."""
     kept: float = 0.0
     """Share of the replay's bytes that the job, which keeps samples in memory, does not read later."""
     uncertain: float = 0.0

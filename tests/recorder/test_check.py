@@ -77,16 +77,6 @@ def test_opening_a_file_again_costs_a_small_sample_more_than_a_large_one(opens, 
     assert _more_requests(loader, workload) == pytest.approx(more, rel=0.1)
 
 
-@pytest.mark.parametrize(("apart", "more"), [(0, 0.0), (3, 0.015), (100, 0.5)])
-def test_a_page_between_samples_is_a_request_that_a_replay_leaves_out(apart, more):
-    """One of SQLite's rows has a page apart from its bytes; an index of HDF5 has one for many samples."""
-    workload = load_workload("unet3d-tiny")
-    sample = replace(workload.sample, bytes_mean=60_000, bytes_sd=0, samples_per_file=1000)
-    loader = Loader(rank=0, host="", process=1, settings=Settings(batch_size=4), epochs=1, steps=25,
-                    samples=100, reads=Reads(files=1, apart=apart))  # fmt: skip
-    assert _more_requests(loader, replace(workload, sample=sample)) == pytest.approx(more)
-
-
 @pytest.mark.parametrize(
     ("share", "mapped", "traced", "kept"),
     [(0.2, 0, 30, 0.8), (1.1, 0, 30, 0), (None, 0, 30, 0), (0.0, 9, 30, 0), (0.2, 0, 80, 0)],

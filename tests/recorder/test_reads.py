@@ -121,17 +121,6 @@ def test_a_footer_that_is_read_at_each_visit_is_an_index_and_samples_of_each_epo
     assert found.seen("", {}, False).index_bytes == 20 * footer
 
 
-@pytest.mark.parametrize(("each", "apart"), [(1, 20), (10, 2)])
-def test_pages_of_small_runs_are_counted_once(each, apart):
-    """Each row has a page of its own behind its bytes, or ten rows share one; both are read twice."""
-    found = Reduction()
-    found.known(b"/data/one", 2**21)
-    for place in [*range(20), *range(20)]:
-        found.read("", 1, 3, b"/data/one", 2**20 + 8192 * (place // each), 4096, 0.0)
-        found.read("", 1, 3, b"/data/one", 40960 * place, 32768, 0.0)
-    assert found.seen("", {}, False).apart == apart
-
-
 def test_offsets_before_the_samples_are_an_index_though_each_is_read_at_its_own_place():
     found = Reduction()
     found.known(b"/data/one", 2**21)

@@ -148,19 +148,15 @@ def _amplification(loader: Loader, workload: Workload, batches: int) -> float:
 
 
 def _more_requests(loader: Loader, workload: Workload) -> float:
-    """Return the requests that a job makes and its replay does not, for each request of the replay.
+    """Return the requests that a job makes by opening files again, for each request of its replay.
 
-    A replay opens a file that is read whole once, and a new open begins without read-ahead. In a file of many
-    samples it reads nothing but these: no page of an index, unless it has one for several samples.
+    A new open begins without read-ahead. Only of files that are read whole, which the replay opens once.
     """
     reads, sample = loader.reads, workload.sample
-    if reads.sizes_only or workload.access.mapped:
+    if reads.sizes_only or sample.samples_per_file > 1 or workload.access.bytes_read:
         return 0.0
-    if sample.samples_per_file > 1:
-        more = reads.apart / max(1.0, loader.asked_samples)
-    else:
-        more = 0.0 if workload.access.bytes_read else opens_of(loader, 1 / workload.job.samples) - 1
-    return max(0.0, more) / (1 + math.ceil(workload.sample_read.bytes_mean / max(1, reads.readahead)))
+    again = opens_of(loader, 1 / workload.job.samples) - 1
+    return max(0.0, again) / (1 + math.ceil(sample.bytes_mean / max(1, reads.readahead)))
 
 
 def _kept(loader: Loader, workload: Workload) -> float:
@@ -185,11 +181,7 @@ def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags
     """Return the reasons in the recording why the replay is unlike the job."""
     step, reasons = written.observation.step, []
     if rates.more_requests > UNLIKE:
-        reasons.append(
-            "the job also reads pages between its samples, such as an index's"
-            if written.described and written.described.workload.sample.samples_per_file > 1
-            else "the job opens a file several times for a sample, the replay once"
-        )
+        reasons.append("the job opens a file several times for a sample, the replay once")
     if rates.refilled > UNLIKE and written.pace is not None:
         reasons.append(f"it stops every {1 / written.pace.pauses:.0f} steps")
     if rates.uncertain > UNLIKE:

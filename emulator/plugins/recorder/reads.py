@@ -160,8 +160,6 @@ class Reads:
     """Number of large runs that began at a lower offset than the last one of the same process and file."""
     adjacent: int = 0
     """Number of places where a large run ends and another one, read at any time, begins."""
-    apart: int = 0
-    """Number of pages in which small runs begin, such as an index's."""
     index_bytes: int = 0
     """Bytes, included in `bytes`, of offsets that are read again and again, such as footers and indexes."""
     direct: int = 0
@@ -191,7 +189,7 @@ class Reads:
         at_least(0, self, "files", "files_bytes", "visits", "visit_bytes", "visit_size", "bytes")
         at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
         at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes")
-        at_least(0, self, "backward", "adjacent", "apart", "advised")
+        at_least(0, self, "backward", "adjacent", "advised")
 
     def plus(self, other: Reads) -> Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are unknown."""
@@ -474,7 +472,6 @@ class Reduction:
             followed_bytes=int(places[:, 3].sum()),
             backward=backward,
             adjacent=_adjacent(places, runs.typical()),
-            apart=_apart(places, runs.typical()),
             index_bytes=_index_bytes(places),
             map_random=group.map_random,
             resident=resident / pages if pages else 0.0,
@@ -525,12 +522,6 @@ def _adjacent(runs: NDArray[np.int64], typical: float) -> int:
     gap = large[1:, 1] - large[:-1, 1] - large[:-1, 2]
     near = (large[1:, 0] == large[:-1, 0]) & (abs(gap) <= _NEAR * typical)
     return int(np.count_nonzero(near))
-
-
-def _apart(runs: NDArray[np.int64], typical: float) -> int:
-    """Return the number of different pages in which the other runs begin."""
-    small = runs[2 * runs[:, 3] < typical]
-    return len(np.unique(small[:, 1:3] // (1, BLOCK_BYTES), axis=0))
 
 
 def _index_bytes(runs: NDArray[np.int64]) -> int:
