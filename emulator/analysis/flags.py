@@ -225,6 +225,8 @@ def unlike_job(workload: Workload) -> Flag | None:
         f"samples/s, not {job.samples_per_second:.1f})",
         f"the job made up to {job.more_requests:.0%} more requests than its replay, each of them a wait "
         "where storage answers late",
+        f"storage got {job.requests_ratio - 1:.0%} more requests from the job than from its replay, each of "
+        "them a wait where it answers late",
         f"the bytes of a sample became known to {job.uncertain:.0%} only",
         f"up to {job.refilled:.0%} of the batches are read while the job uses another DataLoader, as for "
         "validation, and its replay does not stop for that",

@@ -11,6 +11,10 @@ from pathlib import Path
 
 from emulator.record.machine import mount_of, read_text
 
+_ALONE = 0.1
+_FEW = 100
+"""Fewest requests for a mean."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReads:
@@ -36,6 +40,11 @@ class DeviceReads:
             seconds=self.seconds - earlier.seconds,
             written_bytes=self.written_bytes - earlier.written_bytes,
         )
+
+    def request_bytes(self, own: float) -> float | None:
+        """Return the mean bytes of a request; None for few, or if over 10 % are not the `own` bytes."""
+        alone = own > 0 and abs(self.bytes / own - 1) <= _ALONE
+        return self.bytes / self.requests if alone and self.requests >= _FEW else None
 
 
 Counters = Callable[[], DeviceReads | None]

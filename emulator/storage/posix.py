@@ -54,6 +54,9 @@ _TMPFS = 0x01021994
 """The magic number that statfs returns for tmpfs."""
 _POPULATE_READ = 22
 """MADV_POPULATE_READ: fault pages in, and report a failure."""
+_POPULATED = 2**16
+"""Bytes of a map that are populated at once. Of more, the kernel merges requests that a job waits for one by
+one: for 2.2 MB on ext4 it made 10 of 235 kB, and 18 where each page was touched."""
 _HUGE = 2 * 2**20
 
 
@@ -332,9 +335,14 @@ class _Map:
         # Touching a page of a file that was truncated, or whose storage fails, kills the process with SIGBUS:
         # populate the pages first. Linux before 5.14 lacks this advice; then they are copied unchecked.
         low = begin - begin % mmap.PAGESIZE
-        size = min(begin + sum(map(len, places)), len(self._bytes)) - low
-        if _libc().madvise(self._address + low, size, _POPULATE_READ) and ctypes.get_errno() == errno.EFAULT:
-            return 0
+        end = min(begin + sum(map(len, places)), len(self._bytes))
+        for at in range(low, end, _POPULATED):
+            size = min(_POPULATED, end - at)
+            if (
+                _libc().madvise(self._address + at, size, _POPULATE_READ)
+                and ctypes.get_errno() == errno.EFAULT
+            ):
+                return 0
         for place in places:
             part = self._bytes[offset : offset + len(place)]
             # NumPy copies without the GIL, so that other threads read while a page fault waits.

@@ -127,3 +127,22 @@ def test_a_step_time_that_hides_waits_is_not_trusted_however_fast_its_replay(hid
     assert rates.trusted is trusted and (flag is None) is trusted
     if flag is not None:
         assert "waited for data for 79% of the time" in flag.sentence and "faster storage" in flag.sentence
+
+
+@pytest.mark.parametrize(
+    ("job", "replay", "trusted"),
+    [
+        ((1.85, 21_000), (1.91, 28_000), False),
+        ((1.2, 35_000), (1.2, 38_000), True),
+        ((1, 126e3), (1, 73e3), True),
+    ],
+)
+def test_a_job_that_makes_many_more_requests_than_its_replay_is_not_trusted(job, replay, trusted):
+    """SQLite's rows with a page elsewhere; HDF5's index; a stream with larger requests than its replay's."""
+    (amplification, request), (replay_amplification, replay_request) = job, replay
+    rates = ReplaySpec(samples_per_second=100, waited=0, replay_samples_per_second=100, replay_waited=0,
+                       amplification=amplification, replay_amplification=replay_amplification,
+                       request_bytes=request, replay_request_bytes=replay_request)  # fmt: skip
+    flag = unlike_job(replace(load_workload("unet3d-tiny"), job=JobSpec(replay=rates)))
+    assert (flag is None) is trusted
+    assert (flag is not None and "more requests from the job" in flag.sentence) == (not trusted)

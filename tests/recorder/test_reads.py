@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from emulator.plugins.recorder import watch
 from emulator.plugins.recorder.reads import Reads, Reduction, Tally, bin_top, is_data, size_quantiles
 from emulator.plugins.recorder.strace import Tracer
+from emulator.record.device import DeviceReads
 
 
 @given(st.integers(1, 2**47))
@@ -203,3 +204,12 @@ def test_quantiles_end_at_the_extremes():
     assert size_quantiles(np.array([5, 1, 9, 7])) == (1, 5, 7, 9), "few sizes are kept as they are"
     found = size_quantiles(np.arange(1000))
     assert (found[0], found[-1], len(found), list(found)) == (0, 999, 257, sorted(found))
+
+
+@pytest.mark.parametrize(
+    ("requests", "own", "each"),
+    [(1000, 10**8, 10**5), (1000, 5 * 10**7, None), (50, 10**8, None), (1000, 0, None)],
+)
+def test_requests_of_a_device_that_others_read_too_say_nothing_of_the_job(requests, own, each):
+    device = DeviceReads(name="sdb", requests=requests, bytes=10**8, seconds=1.0, written_bytes=0)
+    assert device.request_bytes(own) == each

@@ -78,8 +78,7 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         steps = round(loader.asked_batches / ranks) - described.workload.batches_ahead
         of_job = (loader.reads.storage_bytes or 0) / loader.asked_batches
         first = described.workload.sample_read.bytes_mean
-        close = UNLIKE / 2 if described.workload.job.unchecked else UNLIKE  # a share of the files is likely
-        described = describe_as(of_map=sample_bytes(of_job, first, close, delivered))
+        described = describe_as(of_map=sample_bytes(of_job, first, UNLIKE / 2, delivered))
     # Not more than the job's: the more samples have been read, the more does the page cache have.
     steps = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // ranks)
     made = again(described.workload, steps=steps)
@@ -90,6 +89,7 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
     written = replace(written, observation=observation, pace=job)
     # A sample of the replay may be a part of the job's.
     samples, workload = ranks * (job.samples or loader.settings.batch_size or 1), described.workload
+    counted = stored and observation.request_bytes and made.request_bytes
     rates = ReplaySpec(
         samples_per_second=samples / job.seconds,
         waited=job.waited,
@@ -97,7 +97,9 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         replay_waited=made.pace.waited,
         amplification=_amplification(loader, workload, len(made.rows)) if stored else None,
         replay_amplification=made.point.read_amplification if stored else None,
-        more_requests=_more_requests(loader, workload),
+        more_requests=0.0 if counted else _more_requests(loader, workload),
+        request_bytes=observation.request_bytes if counted else None,
+        replay_request_bytes=made.request_bytes if counted else None,
         kept=_kept(loader, workload),
         uncertain=_uncertain(loader, ranks, workload),
         refilled=job.pauses * workload.batches_ahead,

@@ -120,6 +120,7 @@ def write(folder: Path, watch: Watch, ran: Ran, *, why: str, warmup: int) -> Wri
         notes=tuple(notes),
         loaders=loaders,
         rest=watch.rest(),
+        request_bytes=watch.request_bytes,
         traced_step_seconds=from_batch_to_batch(most[most["traced"] == 1]),
         step_seconds=from_batch_to_batch(most[most["traced"] == 0]),
         names=watch.reduction.names or {},

@@ -161,6 +161,9 @@ class Observation:
     """The same in steps that were not traced."""
     step: StepTime | None = None
     """Step time without waits for data, of the loader that read most bytes; None if unknown."""
+    request_bytes: float | None = None
+    """Mean bytes of a request that the data's device, or NFS mount, got from the job; None if others read
+    from it, or if it counts none."""
     of_map: int | None = None
     """Bytes of a sample in mapped files, found by replays; None: they were not looked for."""
     names: Mapping[str, int] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from emulator.launch.scratch import scratch
 from emulator.plugins.recorder.job import WORKLOAD, toml
 from emulator.plugins.recorder.pattern import side_files
 from emulator.plugins.recorder.steps import Pace, settled
+from emulator.record.device import counters_of
 from emulator.record.out import read_failure, read_result
 from emulator.record.result import Point
 from emulator.record.steps import Steps, read_steps
@@ -46,6 +47,8 @@ class Replay:
     point: Point
     rows: Steps
     pace: Pace
+    request_bytes: float | None
+    """As of Observation."""
 
     @property
     def storage_bytes(self) -> float:
@@ -72,14 +75,19 @@ def replay(workload: Workload, ranks: int, paths: Sequence[bytes], steps: int, s
             "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps),
             "--cache", "cold" if stored else "warm", "--out", str(out), "--mismatched-dataset",
         ]  # fmt: skip
+        device = counters_of(Path(os.fsdecode(paths[0])).parent) if paths else lambda: None
+        before = device()
         if launch(ranks, words, out, Preload(rank_server, [sweep_ranks], "torch")):
             raise RankError("the replay failed", read_failure(out))
+        after = device()
         (point,) = read_result(out).points
         rows = read_steps(out)
     pace = _pace(rows, ahead)
     if pace is None:
         raise SpecError("too few steps of the replay came after its prefetched ones", "record more steps")
-    return Replay(point=point, rows=rows, pace=pace)
+    own = (point.read_amplification or 0.0) * float(rows["bytes"].sum())
+    requests = after.since(before).request_bytes(own) if before and after else None
+    return Replay(point=point, rows=rows, pace=pace, request_bytes=requests)
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:

@@ -21,6 +21,7 @@ from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Reads, Reduction
 from emulator.plugins.recorder.steps import FEW, Table, Track, batches_taken, joined, step_cpu
 from emulator.plugins.recorder.strace import Tracer
+from emulator.record.device import Counters, DeviceReads, counters_of
 
 MOST_LOADERS = 1000
 _MOST_POLLED = 256
@@ -68,6 +69,10 @@ class Watch:
         """Number of Python processes in which the probe reported."""
         self.lost = 0
         self.accelerators: dict[int, str] = {}
+        self.request_bytes: float | None = None
+        """Observation.request_bytes, after `end_reads`."""
+        self._device: tuple[Counters, DeviceReads, int] | None = None
+        """Counters of the data's device, their values at first, and the job's bytes from storage then."""
         self._owner: dict[int, Key] = {}  # worker process -> its loader
         self._used: dict[int, dict[str, int]] = {}  # process -> its last counters
         self._seen: dict[int, dict[str, int]] = {}  # `_used` when reads were seen for the last time
@@ -208,9 +213,22 @@ class Watch:
                 self._used[process] = counters
             elif not Path(f"/proc/{process}").exists():
                 self._alive.discard(process)
+        if self.traced and self._device is None:
+            self._find_device()
         for seen in self.loaders.values():
             if seen.readers:
                 self._count_calls(seen, [process for process in seen.readers if process in self._alive])
+
+    def _find_device(self) -> None:
+        """Begin to count the requests that the device of the first loader's data gets."""
+        paths = (path for key in self.loaders for path in self.reduction.group(key).paths.values())
+        if (path := next(paths, None)) is not None:
+            counters = counters_of(Path(os.fsdecode(path)).parent)
+            if (first := counters()) is not None:
+                self._device = counters, first, self._storage_bytes()
+
+    def _storage_bytes(self) -> int:
+        return sum(used.get("storage", 0) for used in self._used.values())
 
     def _count_calls(self, seen: _Seen, readers: Sequence[int]) -> None:
         """Count what calls of `readers`, which live, returned since there are as many of them."""
@@ -223,6 +241,10 @@ class Watch:
         """Keep the present counters and batches, because reads are not recorded after this."""
         self.poll()
         self._seen = dict(self._used)
+        if self._device is not None:
+            counters, first, own = self._device
+            if (now := counters()) is not None:
+                self.request_bytes = now.since(first).request_bytes(self._storage_bytes() - own)
         self.traced_until = time.monotonic_ns() if self.traced else 0
         for key, seen in self.loaders.items():
             seen.track.read = seen.track.batches
