@@ -9,7 +9,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from emulator.config.workload import UNLIKE, ReplaySpec, Workload
+from emulator.config.workload import UNLIKE, UNLIKE_REQUESTS, ReplaySpec, Workload
 from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.recorder.describe import Described, describe, main_loader, main_loaders, step_words
 from emulator.plugins.recorder.job import Written, put, several
@@ -193,9 +193,10 @@ def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags
         return reasons[0]  # nothing else is distrusted
     of_job = loader.reads.bytes / loader.asked_batches if loader.asked_batches else 0.0
     of_replay = float(rows["bytes"].mean())
-    if of_job and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
+    maps = loader.reads.mapped > 0
+    if of_job and not maps and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
         reasons.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
-    if loader.reads.mapped and rates.reads_ratio - 1 > UNLIKE:
+    if maps and (rates.reads_ratio - 1 > UNLIKE or rates.requests_ratio - 1 > UNLIKE_REQUESTS):
         reasons.append("the job maps files, and it is unknown which of their bytes it reads")
     if step is not None and step.bound:
         reasons.append(f"the step time is a bound: {step_words(step)}")
