@@ -161,7 +161,7 @@ def _number(event: Mapping[str, Any], name: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What a profiler's trace shows of a job."""
+    """A job in a profiler's trace."""
 
     steps: Table
     in_turn: bool

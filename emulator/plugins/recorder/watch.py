@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -192,17 +192,16 @@ class Watch:
             for path, size in _mapped_files(process):
                 self.reduction.mapped(group, path, size)
 
-    def _look_at_maps(self, key: Key, processes: Iterable[int]) -> None:
-        """Find out whether the kernel was told that the maps of a loader's processes are read at random.
+    def _look_at_maps(self, key: Key, process: int) -> None:
+        """Find out whether the kernel was told that a process of a loader reads its maps at random.
 
         Tracing madvise(2) would cost more: memory allocators call it all the time.
         """
         if not self.reduction.group(key).totals["mapped"]:
             return
         told: Counter[bool] = Counter()
-        for process in processes:
-            for path, size, random in _advised_maps(process):
-                told[random] += size if self.reduction.file(path) is not None else 0
+        for path, size, random in _advised_maps(process):
+            told[random] += size if self.reduction.file(path) is not None else 0
         self.reduction.group(key).map_random = told[True] > told[False]
 
     def poll(self) -> None:
@@ -248,7 +247,7 @@ class Watch:
         self.traced_until = time.monotonic_ns() if self.traced else 0
         for key, seen in self.loaders.items():
             seen.track.read = seen.track.batches
-            self._look_at_maps(key, sorted(seen.workers)[:1] or [key[0]])
+            self._look_at_maps(key, min(seen.workers, default=key[0]))
             if seen.settings.marked:
                 self._count_calls(seen, [one for one in self._alive if self._group(one) == key])
 
