@@ -662,6 +662,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]]
     "sqlite": (rows_of_blobs, lambda data: loader(Sqlite(data))),
     "stateful": (arrays, lambda data: stateful(Npy(data))),
     "background": (arrays, lambda data: background(loader(Npy(data)))),
+    "npz": (cases, lambda data: loader(Cases(data), 2, 2)),
     "volumes": (cases, lambda data: loader(Cases(data), 4, 2)),
     "images": (blobs, lambda data: loader(Blobs(data), 2, 16)),
     "slices": (contiguous, lambda data: loader(Slices(data), 2, 16)),
@@ -765,7 +766,7 @@ def train(kind: str, data: Path, steps: int, then: Callable[[int], None] = lambd
 
 
 def batch_of(kind: str) -> int:
-    return {"volumes": 2, "patches": 2, "blosc2": 2, "images": 16, "slices": 16, "parquet": 1}.get(kind, 8)
+    return {"npz": 2, "volumes": 2, "patches": 2, "blosc2": 2, "images": 16, "slices": 16, "parquet": 1}.get(kind, 8)
 
 
 def rate_of(times: Any, samples: float, every: int = 1, pause: int = 0) -> float:

@@ -79,6 +79,9 @@ class AccessSpec:
     """Format bytes: places that `bytes_read` lie at, spread over the sample."""
     head_bytes: Bytes = 0
     """Files that are read whole: bytes of a first request, as for a header; 0: it is like the others."""
+    tail_bytes: Bytes = 0
+    """Files that are read whole: bytes at the end of a file that are read before all but the header, as the
+    directory of a zip file; 0: files are read in order."""
     chunk_bytes: Bytes = 0
     """Mean bytes of a column chunk of a row group, one request each; 0: requests are the loader's blocks."""
     buffered: bool = False
@@ -103,9 +106,13 @@ class AccessSpec:
 
     def __post_init__(self) -> None:
         at_least(1, self, "streams", "pieces")
-        at_least(0, self, "shuffle_buffer", "run_samples", "bytes_read", "chunk_bytes", "head_bytes")
+        at_least(
+            0, self, "shuffle_buffer", "run_samples", "bytes_read", "chunk_bytes", "head_bytes", "tail_bytes"
+        )
         if self.head_bytes % BLOCK_BYTES:
             raise SpecError(f"head_bytes must be a multiple of {BLOCK_BYTES}, not {self.head_bytes}")
+        if self.tail_bytes and not self.head_bytes:
+            raise SpecError("tail_bytes needs access.head_bytes, the first bytes of a file", "set both")
         if self.replacement and self.pattern != "random":
             raise SpecError("replacement needs access.pattern = 'random'", "leave it out")
         if self.reopen and (self.pattern != "random" or self.mapped):

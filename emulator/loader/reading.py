@@ -98,9 +98,11 @@ class WholeReader:
         return Wanted(self.samples.names[read.file], size, self.whole(size), True)
 
     def whole(self, size: int) -> Sequence[tuple[int, int]]:
-        """Divide a file of `size` bytes into requests: a header that is read first, if any, and the rest."""
+        """Divide a file of `size` bytes into requests: a header and an end, if any, and then the rest."""
         head = min(self.access.head_bytes, size)
-        return self.requests([part for part in ((0, head), (head, size - head)) if part[1]])
+        tail = min(self.access.tail_bytes, size - head) if self.checksums is None else 0
+        parts = (0, head), (size - tail, tail), (head, size - head - tail)
+        return self.requests([part for part in parts if part[1]])
 
     def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Divide `extents`, pairs of offset and length, into requests of at most a block."""

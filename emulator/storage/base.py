@@ -82,7 +82,7 @@ class Wanted(NamedTuple):
     requests: Sequence[tuple[int, int]]
     """Offset and length of each range, in bytes."""
     whole: bool
-    """True if the requests cover the file in order: its head is checked. Otherwise the file stays open."""
+    """True if the requests cover the file, its head first: that is checked. Otherwise the file stays open."""
 
     @property
     def bytes(self) -> int:

@@ -19,6 +19,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
+from emulator.loader.reading import WholeReader
 from emulator.order import EpochPlan, Portion, Read, portions
 from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage, evict, probe_direct, resident_pages
@@ -176,7 +177,6 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("form", ["tfrecord", "jpeg"])
 def test_whole_files_of_records_become_tensors_of_their_bytes(form, checked, tmp_path):
-    from emulator.loader.reading import WholeReader
     from emulator.loader.worker import RecordReader
 
     (data,) = parts_of(format_named(form), make_sample((1, 9, 9, 9))).values()
@@ -188,15 +188,18 @@ def test_whole_files_of_records_become_tensors_of_their_bytes(form, checked, tmp
     assert np.array_equal(tensor.numpy(), np.frombuffer(data * 2, np.uint8)) and size == 2 * len(data)
 
 
+@pytest.mark.parametrize(("tail", "places"), [(0, [0, 4096]), (100, [0, 8900, 4096])])
 @pytest.mark.parametrize("kind", ["direct", "torch"])
-def test_a_header_is_read_before_the_rest_of_its_file(kind, tmp_path):
+def test_a_header_and_an_end_are_read_before_the_rest_of_a_file(kind, tail, places, tmp_path):
     files = replace(write_many(tmp_path, "bytes", count=2), samples_per_file=1)
     storage = TimedStorage(PosixStorage(tmp_path, direct=False, cache="warm"))
-    spec, access = replace(RECORDS, block_bytes=2**20), AccessSpec(head_bytes=4096)
+    spec, access = replace(RECORDS, block_bytes=2**20), AccessSpec(head_bytes=4096, tail_bytes=tail)
     loader = make_loader(kind, spec, storage, files, access=access)
     (batch,) = loader.read([Portion(2, (Read(0), Read(1)))])
     loader.close()
-    assert batch.bytes == sum(files.sizes) and storage.stats.snapshot().reads == 4
+    assert batch.bytes == sum(files.sizes) and storage.stats.snapshot().reads == 2 * len(places)
+    extents = WholeReader(storage, files, format_named("bytes"), 2**20, access=access).whole(9000)
+    assert [at for at, _ in extents] == places and sum(size for _, size in extents) == 9000
 
 
 @pytest.mark.parametrize(("kind", "prefetch"), [("direct", 4), ("torch", 4), ("torch", 0)])

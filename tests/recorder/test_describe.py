@@ -67,6 +67,14 @@ def test_a_file_is_read_in_the_requests_of_the_job():
     assert pattern(whole(100, 50_000), 100).access.head_bytes == 0
 
 
+@pytest.mark.parametrize(("tails", "tail"), [(100, 172), (10, 0)])
+def test_the_end_of_files_is_read_first_where_the_job_does(tails, tail):
+    reads = replace(whole(100, 2**20), heads=pieces(4096, 100), requests=pieces(2**18, 400))
+    found = pattern(replace(reads, tails=tails, tail_bytes=100 * 172), 100)
+    assert (found.access.head_bytes, found.access.tail_bytes) == (4096, tail)
+    assert any("their ends before the rest" in line for line in found.told) == bool(tail)
+
+
 def test_a_part_of_a_file_is_read_in_as_many_requests_as_by_the_job():
     """Python's buffer reads whole blocks of 4 KiB first, and then the last one."""
     part = replace(whole(1, 100 * 65_000), runs=pieces(65_000, 100), bytes=100 * 65_000)

@@ -481,6 +481,7 @@ def access_of(
             request = max(reads.sizes)
         head = first if first < request else 0
     wanted = max(request, reads.readahead if reads.sizes_only else 0)
+    tailed = head and reads.tails > WHOLE * reads.visits
     access = AccessSpec(
         pattern="sequential" if sequential else "random",
         replacement=not sequential and _replaced(loader.settings, amount),
@@ -489,6 +490,7 @@ def access_of(
         bytes_read=bytes_read,
         pieces=pieces,
         head_bytes=head,
+        tail_bytes=round(reads.tail_bytes / reads.visits) if tailed else 0,
         buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
         map_random=amount.mapped and reads.map_random,
@@ -555,7 +557,8 @@ def _access_words(
 ) -> list[str]:
     reads, facts = loader.reads, []
     if layout.whole:
-        facts.append("files are read whole, one a sample")
+        end = ", their ends before the rest" if access.tail_bytes else ""
+        facts.append(f"files are read whole, one a sample{end}")
     elif access.run_samples:
         run = show_bytes(access.run_samples * sample_bytes)
         facts.append(f"runs of {access.run_samples} samples, {run}, are read at random places of their file")

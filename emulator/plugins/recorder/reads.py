@@ -31,6 +31,8 @@ _MOST_PATHS = 20_000
 """Most paths kept per group, for the replay that checks the recording."""
 _MOST_PAGES = 2**20
 """Most pages of mapped files that are looked up in the page cache."""
+_TAIL = 2**16
+"""Most bytes from a run at the end of a file to that end."""
 _MOST_RUNS = 2**18
 """Most runs per group whose offsets are kept, 32 bytes each."""
 _INDEX = 3
@@ -160,6 +162,10 @@ class Reads:
     """Number of large runs that began at a lower offset than the last one of the same process and file."""
     adjacent: int = 0
     """Number of places where a large run ends and another one, read at any time, begins."""
+    tails: int = 0
+    """Number of visits in which the end of the file was read before most of it, as a zip's directory."""
+    tail_bytes: int = 0
+    """Bytes of these ends."""
     index_bytes: int = 0
     """Bytes, included in `bytes`, of offsets that are read again and again, such as footers and indexes."""
     direct: int = 0
@@ -189,7 +195,7 @@ class Reads:
         at_least(0, self, "files", "files_bytes", "visits", "visit_bytes", "visit_size", "bytes")
         at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
         at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes")
-        at_least(0, self, "backward", "adjacent", "advised")
+        at_least(0, self, "backward", "adjacent", "advised", "tails", "tail_bytes")
 
     def plus(self, other: Reads) -> Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are unknown."""
@@ -460,6 +466,7 @@ class Reduction:
         pages, resident = map(sum, zip((0, 0), *examined, strict=True))
         runs, places = group.runs.pieces(), np.array(group.places, np.int64).reshape(-1, 4)
         followed_files, backward = _followed(places, runs.typical())
+        tails, tail_bytes = _tails(places, runs.typical(), group.files)
         return Reads(
             **group.totals,
             files=len(group.files),
@@ -472,6 +479,8 @@ class Reduction:
             followed_bytes=int(places[:, 3].sum()),
             backward=backward,
             adjacent=_adjacent(places, runs.typical()),
+            tails=tails,
+            tail_bytes=tail_bytes,
             index_bytes=_index_bytes(places),
             map_random=group.map_random,
             resident=resident / pages if pages else 0.0,
@@ -509,6 +518,17 @@ def _followed(runs: NDArray[np.int64], typical: float) -> tuple[int, int]:
     same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
     back = same & (by_file[1:, 2] < by_file[:-1, 2])
     return len(by_file) - int(same.sum()), int(back.sum())
+
+
+def _tails(runs: NDArray[np.int64], typical: float, sizes: Mapping[int, int]) -> tuple[int, int]:
+    """Return (how often a small run at the end of a file comes right before a large one, bytes of such)."""
+    by_file = runs[np.lexsort((runs[:, 1], runs[:, 0]))]  # stable: in the order of reading
+    end = np.array([sizes.get(number, 0) for number in by_file[:, 1].tolist()], np.int64) - _TAIL
+    small = 2 * by_file[:, 3] < typical
+    tail = small & (by_file[:, 2] >= end) & (by_file[:, 2] > 0)
+    same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
+    before = tail[:-1] & ~small[1:] & same & (by_file[1:, 2] < by_file[:-1, 2])
+    return int(np.count_nonzero(before)), int(by_file[tail, 3].sum())
 
 
 def _large(runs: NDArray[np.int64], typical: float) -> NDArray[np.int64]:
