@@ -766,7 +766,9 @@ def train(kind: str, data: Path, steps: int, then: Callable[[int], None] = lambd
 
 
 def batch_of(kind: str) -> int:
-    return {"npz": 2, "volumes": 2, "patches": 2, "blosc2": 2, "images": 16, "slices": 16, "parquet": 1}.get(kind, 8)
+    return {"npz": 2, "volumes": 2, "patches": 2, "blosc2": 2, "images": 16, "slices": 16, "parquet": 1}.get(
+        kind, 8
+    )
 
 
 def rate_of(times: Any, samples: float, every: int = 1, pause: int = 0) -> float:
