@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -159,7 +158,7 @@ def test_stats_are_exact_and_add_up(folder: Path) -> None:
     copy = ReadStats()
     copy.absorb(stats.drain())
     # Python, too, may read from storage meanwhile.
-    assert replace(copy.snapshot(), stored=counts.stored) == counts
+    assert copy.snapshot()._replace(stored=counts.stored) == counts
     assert stats.snapshot().reads == 0
     copy.absorb(counts)
     assert (copy.snapshot().reads, copy.snapshot().bytes) == (8, 2 * counts.bytes)
