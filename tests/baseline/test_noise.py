@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import time
 
 import pytest
 from command import ANSWERED, feedrate, started, until
@@ -66,6 +67,7 @@ def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
             if line.startswith("point 1"):
                 break
         assert until(lambda: len(list(beside.glob("*/job*"))) == 2)
+        time.sleep(1)  # fio does not remove a file that it is still laying out
         process.terminate()
         process.stdout.read()
     assert until(lambda: not list(beside.glob("*/job*")))  # the journal stays: the next one takes it over
