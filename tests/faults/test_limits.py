@@ -122,8 +122,12 @@ def test_ranks_that_cannot_write_their_own_files_end_the_run_and_no_old_result_i
     words += ("--out", tmp_path / "out")
     (tmp_path / "out").mkdir()
     write_result(tmp_path / "out", plain_sweep())
-    # 40 kB: with 100, prterun's own file sometimes failed first, and ranks ended with MPI's error instead.
-    done = within(["bash", "-c", 'ulimit -f 40; exec "$@"', "-"], *words, "--force")
+    # 40 kB: with 100, prterun's own file often failed first, and ranks ended with MPI's error instead. It still
+    # does now and then, and then it is another case.
+    for _ in range(3):
+        done = within(["bash", "-c", 'ulimit -f 40; exec "$@"', "-"], *words, "--force")
+        if "PMIX ERROR" not in done.err:
+            break
     assert done.status == 6 and "ended without an error: see ulimit -a" in done.err, done.err
     assert len(done.err.splitlines()) < 6 and "kept what was measured" not in done.err, done.err
     assert read_result(tmp_path / "out").status == "complete"
