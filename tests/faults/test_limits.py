@@ -122,8 +122,8 @@ def test_ranks_that_cannot_write_their_own_files_end_the_run_and_no_old_result_i
     words += ("--out", tmp_path / "out")
     (tmp_path / "out").mkdir()
     write_result(tmp_path / "out", plain_sweep())
-    # 40 kB: with 100, prterun's own file often failed first, and ranks ended with MPI's error instead. It still
-    # does now and then, and then it is another case.
+    # 40 kB: with 100, prterun's own file often failed first, and ranks ended with MPI's error instead. It
+    # still does now and then, which is another case.
     for _ in range(3):
         done = within(["bash", "-c", 'ulimit -f 40; exec "$@"', "-"], *words, "--force")
         if "PMIX ERROR" not in done.err:
