@@ -165,7 +165,7 @@ class Reads:
     tails: int = 0
     """Number of visits in which the end of the file was read before most of it, as a zip's directory."""
     tail_bytes: int = 0
-    """Bytes of these ends."""
+    """Bytes of small runs at the ends of files, before or after the rest."""
     index_bytes: int = 0
     """Bytes, included in `bytes`, of offsets that are read again and again, such as footers and indexes."""
     direct: int = 0

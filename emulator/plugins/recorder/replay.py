@@ -75,7 +75,7 @@ def replay(workload: Workload, ranks: int, paths: Sequence[bytes], steps: int, s
             "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps),
             "--cache", "cold" if stored else "warm", "--out", str(out), "--mismatched-dataset",
         ]  # fmt: skip
-        device = counters_of(Path(os.fsdecode(paths[0])).parent) if paths else lambda: None
+        device = counters_of(Path(os.fsdecode(paths[0])).parent)
         before = device()
         if launch(ranks, words, out, Preload(rank_server, [sweep_ranks], "torch")):
             raise RankError("the replay failed", read_failure(out))

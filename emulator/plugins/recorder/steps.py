@@ -380,28 +380,12 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         traced=bool(whole["traced"].any()),
     )
     at_least = float(np.median(whole["between"] - whole["other_wait"]))
-    computed = _computed(used)
-
-    def by_events(found: StepTime) -> StepTime:
-        """Return the step time that the GPU took, or `found`, a bound, where that is unknown."""
-        if 2 * len(computed) * len(used) < len(whole):
-            return found
-        ahead = int(at_least < (1 - _UNLIKE) * computed.mean())
-        return timing(
-            seconds=float(computed.mean()),
-            steps=len(computed),
-            by_events=True,
-            in_flight=1 + ahead,  # how far the host would run ahead of an accelerator that is fed, is unknown
-            taking=0.0,
-            quantiles=quantiles_of(computed),
-        )
-
     if not in_turn and (ahead := queued(tables, warmup)):
         seconds, in_flight = ahead
         found = timing(
             seconds=seconds, in_flight=in_flight, bound=in_flight == 1, at_least=at_least, steps=len(cycles)
         )
-        return by_events(found) if found.bound else found
+        return _by_events(found, used) if found.bound else found
     most, like, taking = float(cycles.mean()), True, None
     if in_turn:
         taking = 0.0
@@ -413,13 +397,33 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
             taking = float(fed["wait"].mean())
             most, like = _compared(used, times)
     if len(times) < few or not like:
-        return by_events(timing(seconds=most, bound=True, at_least=at_least, steps=len(times)))
+        found = timing(seconds=most, bound=True, at_least=at_least, steps=len(times))
+        return _by_events(found, used)
     return timing(
         seconds=float(times.mean()),
         steps=len(times),
         in_turn=in_turn,
         taking=taking,
         quantiles=quantiles_of(times),
+    )
+
+
+def _by_events(bound: StepTime, tables: Sequence[Table]) -> StepTime:
+    """Return the step time that the GPU took, or `bound` where that is unknown."""
+    computed = _computed(tables)
+    if 2 * len(computed) * len(tables) < bound.all_steps:
+        return bound
+    ahead = int(bound.at_least < (1 - _UNLIKE) * computed.mean())
+    return replace(
+        bound,
+        seconds=float(computed.mean()),
+        bound=False,
+        at_least=0.0,
+        steps=len(computed),
+        by_events=True,
+        in_flight=1 + ahead,  # how far the host would run ahead of an accelerator that is fed, is unknown
+        taking=0.0,
+        quantiles=quantiles_of(computed),
     )
 
 
