@@ -246,7 +246,7 @@ def test_a_python_that_ignores_its_environment_is_not_taken_for_a_job_without_a_
     done = feedrate("record", "--out", tmp_path / "out", "--", sys.executable, "-I", JOBS, "none", data)
     assert done.status == 0 and "used" not in done.err, done.err
     assert "no Python process of the job could be watched: start Python without -I" in done.err
-    assert "24 data files of 1.2 MB" in done.err
+    assert "could be seen; all processes: no data files were seen" in done.err
 
 
 @pytest.mark.parametrize("tracer", [TRACERS[0], pytest.param("python", marks=pytest.mark.long)])
@@ -369,8 +369,8 @@ def test_reads_count_until_the_tracer_is_killed(tmp_path):
     try:
         assert until(lambda: [one for one in users(str(data)) if one.name() == "pt_data_worker"])
         time.sleep(1)
-        (tracer,) = (one for one in users(str(data)) if one.name() == "strace")
-        tracer.kill()
+        family = psutil.Process(running.pid).children(recursive=True)
+        next(one for one in family if one.name() == "strace").kill()
         _, said = running.communicate(timeout=60)
     finally:
         running.kill()
@@ -433,26 +433,6 @@ def test_a_killed_recorder_leaves_no_tracer_that_holds_the_jobs_workers(tmp_path
     finally:
         for one in users(str(data)):
             one.kill()
-
-
-@TRACED
-def test_strace_that_lost_its_job_before_it_attached_is_ended(tmp_path):
-    output = tmp_path / "calls"
-    for _ in range(300):
-        command = strace.command(output, ["true"])
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as job:
-            children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
-            while job.poll() is None and not children.read_text():
-                pass
-            time.sleep(0.0001)
-            job.kill()
-        time.sleep(0.02)
-        if users(str(output)):
-            break
-    else:
-        pytest.skip("strace had always attached")
-    strace.end(output)
-    assert until(lambda: not users(str(output))), users(str(output))
 
 
 @pytest.mark.parametrize("whom", ["supervisor", "worker", "both"])

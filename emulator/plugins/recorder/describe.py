@@ -82,12 +82,12 @@ def describe(observation: Observation, name: str) -> Described:
     if loader is None and not observation.processes:
         raise SpecError(
             "no Python process of the job could be watched",
-            "start Python without -I, -E or -S, and with its environment; record.json has the job's reads",
+            "start Python without -I, -E or -S, and with its environment",
         )
     if loader is None:
         raise SpecError(
             "the job used no DataLoader of PyTorch",
-            "call feedrate.mark_step(samples) once a step (docs/own-job.md); record.json has its reads",
+            "call feedrate.mark_step(samples) once a step (docs/own-job.md); record.json has its files",
         )
     alike = main_loaders(observation)
     ranks, pattern = len(alike), pattern_of(loader, alike, observation.of_map)

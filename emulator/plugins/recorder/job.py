@@ -105,6 +105,8 @@ def write(folder: Path, watch: Watch, ran: Ran, *, why: str, warmup: int) -> Wri
         notes.append(
             f"{watch.lost} events were lost, because the job made them faster than the recorder read them"
         )
+    if watch.tracer.errors:
+        notes.append(f"reads were traced until strace failed: {watch.tracer.errors[0]}")
     if watch.asynchronous():
         notes.append("workers set up io_uring or libaio, whose reads are not among the calls")
     if watch.reduction.uncounted:

@@ -20,7 +20,7 @@ from types import FrameType
 
 from emulator.errors import LaunchError, SpecError, StorageError
 from emulator.launch.child import signals_to
-from emulator.launch.process import die_with_parent, has_ended, kill_family
+from emulator.launch.process import die_with_parent, kill_family
 from emulator.launch.scratch import scratch
 from emulator.launch.supervise import FOR_PROGRAMS, end_by, tell_status
 from emulator.launch.watch import UNWATCHED, storage_timeout
@@ -32,7 +32,6 @@ from emulator.units import show_seconds
 HOOK = Path(probe.__file__).parent
 """Folder at the start of the job's PYTHONPATH."""
 
-_CALLS = "calls"
 _POLL_SECONDS = 0.25
 """Seconds between two reads of the counters in /proc."""
 _GULP_SECONDS = 0.02
@@ -65,8 +64,12 @@ class Listener:
         self._traced = traced
         self._enough = enough
         self._events = _pipe(folder / probe.EVENTS)
-        self._output = folder / _CALLS
-        self._calls = _pipe(self._output) if watch.traced else -1
+        self._pipes = selectors.DefaultSelector()
+        self._pipes.register(self._events, selectors.EVENT_READ)
+        self._tracing = folder / probe.TRACING
+        self._tracers: dict[int, subprocess.Popen[bytes]] = {}  # by the descriptor of its output
+        if watch.traced:
+            self._tracing.touch()
         self._stop = threading.Event()
         self.full = False
         """True after `enough` steps."""
@@ -81,53 +84,65 @@ class Listener:
             self._listen()
         except Exception as error:  # noqa: BLE001  the job must not wait for a dead reader
             self.failure = f"the recording ended early ({type(error).__name__}: {error})"
-        if self._calls >= 0 or not self._watch.traced:
+        if not self._watch.traced_until:
             self._end_reads()
         os.close(self._events)
 
     def _listen(self) -> None:
-        selector = selectors.DefaultSelector()
-        selector.register(self._events, selectors.EVENT_READ)
-        if self._calls >= 0:
-            selector.register(self._calls, selectors.EVENT_READ)
         due = 0.0
         while True:
             # Read large pieces: with a wake-up for each line, this thread uses more CPU than strace.
             time.sleep(_GULP_SECONDS)
-            ready = selector.select(_POLL_SECONDS)
-            for key, _ in ready:
-                data = _read(key.fd)
-                if key.fd == self._events:
-                    self._watch.events(data)
-                else:
-                    self._watch.tracer.feed(data)
+            ready = [key.fd for key, _ in self._pipes.select(_POLL_SECONDS)]
+            if self._events in ready:
+                self._watch.events(_read(self._events))
+            ended = [self._calls_of(descriptor) for descriptor in ready if descriptor in self._tracers]
+            self._trace()
             now = time.monotonic()
             if now >= due:
                 due = now + _POLL_SECONDS
                 self._watch.poll()
             steps = self._watch.steps
-            # Somebody may have killed the tracer: reads after that are not seen.
-            if self._calls >= 0 and (steps >= self._traced or self._watch.tracer.gone()):
-                selector.unregister(self._calls)
+            # Somebody may have killed a tracer, or not permitted it: reads after that are not seen.
+            over = steps >= self._traced or min(ended, default=0) < 0 or self._watch.tracer.errors
+            if over and self._watch.traced and not self._watch.traced_until:
                 self._end_reads()
             self.full = self._enough is not None and steps >= self._enough
             if self.full or (self._stop.is_set() and not ready):
                 return
 
+    def _trace(self) -> None:
+        """Attach strace to the processes that ask for it, and to their children."""
+        asking, self._watch.asking = self._watch.asking, []
+        for process in asking if self._tracing.exists() else ():
+            if family := self._watch.tracer.adopt(process):
+                tracer = strace.attach(family)
+                assert tracer.stdout is not None
+                _widen(tracer.stdout.fileno())
+                self._tracers[tracer.stdout.fileno()] = tracer
+                self._pipes.register(tracer.stdout, selectors.EVENT_READ)
+
+    def _calls_of(self, descriptor: int) -> int:
+        """Read the output of a tracer, and return its exit status; 0 while it runs."""
+        data = _read(descriptor)
+        self._watch.tracer.feed(data or b"\n", descriptor)  # a killed tracer may leave half a line
+        if data:
+            return 0
+        self._pipes.unregister(descriptor)
+        with self._tracers.pop(descriptor) as ended:
+            return ended.wait()
+
     def _end_reads(self) -> None:
         """Detach strace from all processes of the job, and read the rest of its output."""
-        tracer, deadline = self._watch.tracer.strace, time.monotonic() + _END_SECONDS
-        calls, self._calls = self._calls, -1
-        if calls >= 0:
-            strace.end(self._output)
-            while time.monotonic() < deadline:
-                over = has_ended(tracer)
-                data = _read(calls)
-                self._watch.tracer.feed(data)
-                if over and not data:
-                    break
-                time.sleep(0.0 if data else 0.001)
-            os.close(calls)  # a tracer that still runs ends with its next line
+        self._tracing.unlink(missing_ok=True)
+        for tracer in self._tracers.values():
+            tracer.kill()
+        deadline = time.monotonic() + _END_SECONDS
+        self._pipes.unregister(self._events)
+        while self._tracers and time.monotonic() < deadline:
+            for key, _ in self._pipes.select(_POLL_SECONDS):
+                self._calls_of(key.fd)
+        self._pipes.register(self._events, selectors.EVENT_READ)
         self._watch.end_reads()
 
     def stop(self) -> None:
@@ -148,10 +163,16 @@ class Listener:
 def _pipe(path: Path) -> int:
     os.mkfifo(path, 0o600)
     # Also open for writing, so that the pipe has no EOF after its last writer.
-    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    _widen(descriptor)
+    return descriptor
+
+
+def _widen(descriptor: int) -> None:
+    """Have a pipe hold _CHUNK bytes, if it may, and reads of it not wait."""
+    os.set_blocking(descriptor, False)
     with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _CHUNK)
-    return descriptor
 
 
 def _read(descriptor: int) -> bytes:
@@ -166,9 +187,9 @@ def environment(folder: Path, traced: bool) -> dict[str, str]:
     variables = dict(os.environ)
     variables["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [variables.get("PYTHONPATH", "")])])
     variables[probe.FOLDER] = str(folder)
-    variables.pop(probe.OPENS, None)
-    if not traced:
-        variables[probe.OPENS] = "1"
+    variables.pop(probe.TRACER, None)
+    if traced:
+        variables[probe.TRACER] = str(os.getpid())
     return variables
 
 
@@ -184,9 +205,8 @@ def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int,
         raise LaunchError(f"there is no program {job[0]!r}", "give the command of the job after --")
     with scratch() as (folder, _):
         listener = Listener(folder, watch, traced, enough)
-        words = strace.command(folder / _CALLS, job) if watch.traced else list(job)
         try:
-            status = _run(words, environment(folder, watch.traced))
+            status = _run(job, environment(folder, watch.traced))
         finally:
             listener.stop()
     if listener.failure:
@@ -194,15 +214,15 @@ def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int,
     return Ran(status=status, stopped=listener.full)
 
 
-def _run(words: Sequence[str], env: dict[str, str]) -> int:
+def _run(job: Sequence[str], env: dict[str, str]) -> int:
     child: list[int] = []
     with signals_to(_forwarding(child), [signal.Signals[name] for name in FOR_PROGRAMS]):
         try:
             started = subprocess.Popen(
-                words, env=env, preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM)
+                job, env=env, preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM)
             )
         except OSError as error:
-            raise LaunchError(f"cannot run {words[0]}: {error.strerror}", "give the job after --") from None
+            raise LaunchError(f"cannot run {job[0]}: {error.strerror}", "give the job after --") from None
         child.append(started.pid)
         while True:
             try:
@@ -257,7 +277,7 @@ def inside(watch: Watch) -> Iterator[Listener]:
             yield listener
         finally:
             undo()
-            for name in (probe.FOLDER, probe.OPENS, "PYTHONPATH"):
+            for name in (probe.FOLDER, probe.TRACER, "PYTHONPATH"):
                 os.environ.pop(name, None)
                 if name in before:
                     os.environ[name] = before[name]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
-import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from emulator.launch.process import has_ended, started_with
-from emulator.launch.scratch import scratch
-from emulator.plugins.recorder.hook.feedrate_probe import MARK
+import psutil
+
+from emulator.launch.process import die_with_parent
+from emulator.plugins.recorder.hook.feedrate_probe import MARK, let_trace, tracer_of
 from emulator.plugins.recorder.reads import Reduction
 
 CALLS = (
@@ -26,49 +29,52 @@ _MOST_PROCESSES = 100_000
 """Most processes and threads to distinguish."""
 _MOST_LINE = 1 << 16
 """Most bytes of an unfinished line that are kept."""
+_PROBE_SECONDS = 5.0
+"""Seconds for strace to attach to a process that sleeps."""
 
 
-def command(pipe: Path, job: Sequence[str]) -> list[str]:
-    """Return the command that runs `job` and writes its calls into `pipe`. The job is the started process.
+def command(processes: Sequence[int]) -> list[str]:
+    """Return the command that traces `processes`, and what they start, and writes their calls to its stdout.
 
-    The tracer is a grandchild in its own process group, so signals and the exit status are the job's. `end`
-    stops the tracer, and the job goes on untraced. --seccomp-bpf is left out because its filter would stay
-    after the tracer has ended and make the traced calls fail.
+    Each call of a traced process stops it twice, so only processes that read samples are traced. A filter
+    (--seccomp-bpf) cannot be used: it would stay after the tracer has ended and make the traced calls fail.
     """
-    options = ["-f", "-DD", "-I", "waiting", "-qqq", "-y", "-s", "0", "-T", "-e", "signal=none"]
-    return ["strace", *options, "-e", "trace=" + ",".join(CALLS), "-o", str(pipe), "--", *job]
+    options = ["-f", "-qqq", "-y", "-s", "0", "-T", "-e", "signal=none", "-o", "/dev/stdout"]
+    attached = [word for process in processes for word in ("-p", str(process))]
+    return ["strace", *options, "-e", "trace=" + ",".join(CALLS), *attached]
+
+
+def attach(processes: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start strace on `processes`, with its calls and errors in `stdout`.
+
+    A SIGKILL ends it, or the end of the calling thread: the kernel then lets the traced processes go on. When
+    strace detaches by itself, it waits for a process in vfork, which waits for its child, which strace has
+    stopped. Raises OSError.
+    """
+    return subprocess.Popen(
+        command(processes), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True, preexec_fn=partial(die_with_parent, os.getpid()),
+    )  # fmt: skip
 
 
 def usable() -> str:
     """Return why strace cannot be used here, or an empty string if it can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
-    with scratch() as (folder, _):
-        output = folder / "probe"
+    with subprocess.Popen(["/bin/sleep", "60"], preexec_fn=partial(let_trace, os.getpid())) as job:
         try:
-            done = subprocess.run(
-                command(output, ["true"]), capture_output=True, timeout=10, check=False, text=True
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            with attach([job.pid]) as tracer:
+                deadline = time.monotonic() + _PROBE_SECONDS
+                while not tracer_of(job.pid) and tracer.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                traced = tracer_of(job.pid) != 0
+                tracer.kill()
+                said = tracer.communicate()[0].decode(errors="replace").strip().splitlines()
+        except OSError:
             return "strace does not run here"
         finally:
-            end(output)
-    if done.returncode or done.stderr.strip():
-        said = done.stderr.strip().splitlines() or ["it failed"]
-        return f"strace is not permitted here ({said[-1][:100]})"
-    return ""
-
-
-def end(output: Path) -> None:
-    """Kill each strace that was started to write into `output`: the kernel detaches it from all processes.
-
-    When strace detaches by itself, it waits for a process in vfork, which waits for its child, which strace
-    has stopped. When a signal ends the job before strace has attached, the process between the two waits
-    for ever.
-    """
-    for process in started_with(output):
-        with suppress(OSError):
-            os.kill(process, signal.SIGKILL)
+            job.kill()
+    return "" if traced else f"strace is not permitted here ({(said or ['it failed'])[-1][:100]})"
 
 
 _RESULT = re.compile(rb"\) += (-?\d+)")
@@ -90,7 +96,7 @@ def plain(path: bytes) -> bytes:
 
 
 class Tracer:
-    """Parses strace's output, in pieces of any size, and passes its calls to a Reduction.
+    """Parses the output of straces, in pieces of any size, and passes their calls to a Reduction.
 
     `group(process)` returns the key of the group of a process.
     """
@@ -101,13 +107,13 @@ class Tracer:
         """Parents of processes."""
         self.asynchronous: set[int] = set()
         """Processes that set up io_uring or libaio, whose reads are not among the traced calls."""
-        self.strace = 0
-        """Process ID of strace; 0 until /proc of a traced process shows it."""
+        self.errors: list[str] = []
+        """Errors of strace, but for processes that had ended before it could attach to them."""
         self._group = group
         self._process: dict[int, int] = {}  # thread -> process
         self._reading: dict[int, int] = {}  # process -> number of the loader that is reading in it
         self._pending: dict[int, bytes] = {}
-        self._rest = b""
+        self._rest: dict[int, bytes] = {}  # source -> its unfinished line
         self._calls: dict[bytes, Callable[[int, bytes], None]] = {
             **dict.fromkeys((b"read", b"readv"), self._reads),
             **dict.fromkeys((b"pread64", b"preadv", b"preadv2"), self._pread),
@@ -120,20 +126,51 @@ class Tracer:
             **dict.fromkeys((b"io_setup", b"io_uring_setup"), self._setup),
         }
 
-    def gone(self) -> bool:
-        """Return True if strace was seen and has ended."""
-        return bool(self.strace) and has_ended(self.strace)
+    def adopt(self, process: int) -> list[int]:
+        """Look at the threads and open files of `process` and its children before they are traced.
 
-    def feed(self, data: bytes) -> None:
-        """Parse the next bytes of strace's output."""
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()[-_MOST_LINE:]
+        Returns the processes, without those that are traced already.
+        """
+        found = []
+        with suppress(psutil.Error):
+            head = psutil.Process(process)
+            family = {one.pid: one.ppid() for one in [head, *head.children(recursive=True)]}
+            for one, parent in family.items():
+                if not tracer_of(one) and len(self.parents) < _MOST_PROCESSES:
+                    self.parents.setdefault(one, parent)
+                    self._look_at(one)
+                    found.append(one)
+        return found
+
+    def knows(self, process: int) -> bool:
+        """Return True if calls of `process` are, or were, traced."""
+        return process in self._process
+
+    def _look_at(self, process: int) -> None:
+        with suppress(OSError, ValueError, KeyError):
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                self._process[int(thread.name)] = process
+            for link in Path(f"/proc/{process}/fd").iterdir():
+                path = os.fsencode(link.readlink())
+                if path.startswith(b"/"):
+                    lines = Path(f"/proc/{process}/fdinfo/{link.name}").read_text().splitlines()
+                    facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+                    key, direct = self._key(process), bool(int(facts["flags"], 8) & os.O_DIRECT)
+                    self.reduction.opened(key, process, int(link.name), path, direct)
+                    self.reduction.sought(key, process, int(link.name), path, int(facts["pos"]))
+
+    def feed(self, data: bytes, source: int = 0) -> None:
+        """Parse the next bytes of the output of the strace with the number `source`."""
+        lines = (self._rest.get(source, b"") + data).split(b"\n")
+        self._rest[source] = lines.pop()[-_MOST_LINE:]
         for line in lines:
             self._line(line)
 
     def _line(self, line: bytes) -> None:
         number, _, rest = line.partition(b" ")
         if not number.isdigit():
+            if number == b"strace:" and os.strerror(errno.ESRCH).encode() not in rest:
+                self.errors.append(rest.decode(errors="replace")[:100])
             return
         thread, rest = int(number), rest.lstrip()
         if rest.endswith(b"<unfinished ...>"):
@@ -156,7 +193,6 @@ class Tracer:
                 status = Path(f"/proc/{thread}/status").read_text(encoding="utf-8", errors="replace")
                 facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
                 found = int(facts["Tgid"])
-                self.strace = self.strace or int(facts["TracerPid"])
                 if len(self.parents) < _MOST_PROCESSES:
                     self.parents.setdefault(found, int(facts["PPid"]))
             if len(self._process) < _MOST_PROCESSES:

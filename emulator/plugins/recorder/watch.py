@@ -65,6 +65,8 @@ class Watch:
         self.traced_until = 0
         """End of the tracing of calls, in nanoseconds of the monotonic clock; 0: it has not ended."""
         self.loaders: dict[Key, _Seen] = {}
+        self.asking: list[int] = []
+        """Processes that wait until they are traced."""
         self.processes = 0
         """Number of Python processes in which the probe reported."""
         self.lost = 0
@@ -88,6 +90,7 @@ class Watch:
             "o": self._file_opened,
             "d": self._accelerator,
             "t": self._computed,
+            "a": lambda event: self.asking.append(_number(event, "p")),
             "lost": self._events_lost,
         }
         self._rest = b""
@@ -142,8 +145,10 @@ class Watch:
         self._alive.discard(process)
 
     def _file_opened(self, event: Mapping[str, Any]) -> None:
-        group = self._group(_number(event, "p"))
-        self.reduction.named(group, str(event["f"]).encode(errors="surrogateescape"))
+        process = _number(event, "p")
+        if self.tracer.knows(process):
+            return
+        self.reduction.named(self._group(process), str(event["f"]).encode(errors="surrogateescape"))
 
     def _accelerator(self, event: Mapping[str, Any]) -> None:
         self.accelerators[_number(event, "p")] = str(event["name"])[:100]
@@ -366,7 +371,7 @@ class Watch:
         for process, used in self._used.items():
             if process not in mine:
                 counters.update(used)
-        return self.reduction.seen("rest", counters, not self.traced)
+        return self.reduction.seen("rest", counters, sizes_only=True)
 
 
 def _mapped_files(process: int) -> list[tuple[bytes, int]]:

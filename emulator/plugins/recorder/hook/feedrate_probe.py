@@ -6,6 +6,7 @@ processes do not mix; a full pipe loses events, which are counted, and never blo
 Lines, by "k":  p  a process began      l  a loader, or its workers, are known      s  a batch was delivered
                 x  an epoch has ended   w  a worker began    u  a worker has ended  o  a file was opened
                 d  an accelerator is in use   t  an accelerator took so long for a step
+                a  a process that reads samples waits until it is traced
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ from typing import Any, Callable, Sized  # noqa: UP035  Python 3.8
 
 FOLDER = "FEEDRATE_RECORD"
 """Environment variable with the folder of the pipe. Without it nothing is watched."""
-OPENS = "FEEDRATE_RECORD_OPENS"
-"""Environment variable that is set if system calls are not traced, to report opened files from here."""
+TRACER = "FEEDRATE_RECORD_TRACER"
+"""Environment variable with the process ID of the recorder, if it traces the calls of readers."""
 EVENTS = "events"
 """Name of the pipe."""
+TRACING = "tracing"
+"""Name of the file that exists while the recorder traces calls."""
 MARK = 0x7EED0000
 """Argument of a call without effect that marks the reads of a loader without workers in traced system calls:
 this plus twice the number of the loader at their start, and 1 more at their end."""
 
+_PR_SET_PTRACER = 0x59616D61
+_ATTACH_SECONDS = 5.0
+"""Most seconds to wait for the recorder's strace."""
 _HIGH_FD = 400
 """Lowest number of the pipe's descriptor, above those that jobs expect to be free."""
 _MOST_LINE = 4096
@@ -85,7 +91,10 @@ class _Events:
 
 
 _events: _Events | None = None
-_marks = False
+_tracing = ""
+"""Path of the file that exists while calls are traced; empty if they are not."""
+_traced = 0
+"""This process, if it asked to be traced: a forked child has to ask for itself."""
 _loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
 """Number and present epoch of each loader."""
 _count = 0
@@ -94,7 +103,7 @@ _lock = threading.Lock()
 
 def install() -> Callable[[], None]:
     """Watch this process, if the environment requests it; return a function that ends that."""
-    global _events, _marks
+    global _events, _tracing
     folder = os.environ.get(FOLDER)
     if not folder or (_events is not None and _events.open):
         return _nothing
@@ -102,12 +111,10 @@ def install() -> Callable[[], None]:
         _events = _Events(os.path.join(folder, EVENTS))  # noqa: PTH118
     except OSError:
         return _nothing  # the recording is over
-    opens = bool(os.environ.get(OPENS))
-    _marks = not opens
+    _tracing = os.path.join(folder, TRACING) if os.environ.get(TRACER) else ""  # noqa: PTH118
     sys.modules.setdefault("feedrate", sys.modules[__name__])  # for `mark_step`
     _events.facts(k="p", p=os.getpid(), pp=os.getppid(), rank=_rank())
-    if opens:
-        _audit()
+    _audit()
     loaded = sys.modules.get(_MODULE)
     if loaded is not None:
         undo = patch(loaded)
@@ -126,6 +133,36 @@ def install() -> Callable[[], None]:
 
 def _nothing() -> None:
     pass
+
+
+def let_trace(process: int) -> None:
+    """Let `process` and its children trace this one, where only ancestors may (Yama's ptrace_scope 1)."""
+    import ctypes  # here: most processes do not read samples
+
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)
+
+
+def tracer_of(process: int | str) -> int:
+    """Return the process that traces `process`, or 0."""
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{process}/status", "rb") as file:  # noqa: PTH123
+        return int(file.read().partition(b"TracerPid:")[2].split()[0])
+    return 0
+
+
+def _be_traced() -> None:
+    """Wait until the recorder traces this process, whose reads of samples begin."""
+    global _traced
+    if _events is None or not _tracing or _traced == os.getpid():
+        return
+    _traced = os.getpid()
+    if not os.path.exists(_tracing) or tracer_of("self"):  # noqa: PTH110  pathlib takes 5 ms
+        return
+    with contextlib.suppress(Exception):  # the job must run regardless
+        let_trace(int(os.environ[TRACER]))
+        _events.facts(k="a", p=os.getpid())
+        deadline = time.monotonic() + _ATTACH_SECONDS
+        while os.path.exists(_tracing) and not tracer_of("self") and time.monotonic() < deadline:  # noqa: PTH110
+            time.sleep(0.001)
 
 
 def _rank() -> int:
@@ -206,6 +243,7 @@ def patch(module: Any) -> Callable[[], None]:
     @functools.wraps(loop)
     def work(*args: Any, **kwargs: Any) -> Any:
         _tell_usage(k="w", pp=os.getppid())
+        _be_traced()
         try:
             return loop(*args, **kwargs)
         finally:
@@ -235,8 +273,9 @@ def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
     _end_step(iterator)
     ready = _ready(iterator)
     process, number, epoch = os.getpid(), iterator._feedrate_loader, iterator._feedrate_epoch
-    inside = _marks and not iterator._num_workers
+    inside = _tracing and not iterator._num_workers
     if inside:
+        _be_traced()
         _mark(2 * number)
     asked, used = time.monotonic_ns(), time.process_time_ns()
     try:
@@ -289,9 +328,11 @@ def mark_step(samples: int = 1) -> None:
     The reads of this process from its first call on belong to its steps. Does nothing without a recording.
     """
     global _count
-    events, process, now = _events, os.getpid(), time.monotonic_ns()
+    events, process = _events, os.getpid()
     if events is None or not events.open:
         return
+    _be_traced()
+    now = time.monotonic_ns()
     if process not in _marked:
         with _lock:
             number, _count = _count, _count + 1
@@ -299,7 +340,7 @@ def mark_step(samples: int = 1) -> None:
         facts = {"batch_size": int(samples), "marked": True}
         events.facts(k="l", p=process, l=number, rank=_rank(), f=facts, w=[],
                      t=threading.get_native_id(), torch=_torch())  # fmt: skip
-        if _marks:
+        if _tracing:
             _mark(2 * number)
     number, step = _marked[process]
     _marked[process][1] += 1
@@ -459,7 +500,7 @@ def _tell_steps(events: _Events) -> None:
             events.facts(k="t", p=process, l=number, e=epoch, i=step, t=took)
 
 
-# ---- Files, if system calls are not traced.
+# ---- Files of processes whose calls are not traced.
 
 _inside = threading.local()
 _audited = False
@@ -475,6 +516,8 @@ def _audit() -> None:
 
 def _opened(event: str, args: tuple[Any, ...]) -> None:
     if event != "open" or _events is None or not _events.open or getattr(_inside, "busy", False):
+        return
+    if _traced == os.getpid():
         return
     path, flags = args[0], args[2]
     if not isinstance(path, (str, bytes)) or (isinstance(flags, int) and _not_read(flags)):
