@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from itertools import pairwise
 
@@ -71,6 +72,29 @@ nonsense
     assert (seven.visits, seven.visit_bytes, seven.visit_size) == (1, 1000, 1000)
     assert seven.runs.count == 1 and seven.requests.count == 2 and seven.advised == 300 + 1000
     assert (eight.bytes, eight.requests.count, eight.runs.count, eight.files_bytes) == (250, 3, 2, 5000)
+
+
+def test_a_file_that_was_open_before_its_process_was_traced_is_read_from_its_offset(tmp_path):
+    path, own = tmp_path / "one.dat", os.getpid()
+    path.write_bytes(bytes(3000))
+    reduction = Reduction()
+    tracer = Tracer(reduction, lambda process: "loader")
+    with path.open("rb", buffering=0) as file:
+        file.read(1000)
+        assert own in tracer.adopt(own) and tracer.knows(own)
+        for size in (600, 400):
+            tracer.feed(f'{own} read({file.fileno()}<{path}>, ""..., {size}) = {size} <0.00001>\n'.encode())
+    seen = reduction.seen("loader", {}, False)
+    assert seen.runs.count == 1 and seen.requests.count == 2 and seen.bytes == 1000
+    assert reduction.group("loader").places[2] == 1000
+
+
+def test_an_error_of_strace_is_kept_unless_its_process_had_ended():
+    tracer = Tracer(Reduction(), lambda process: process)
+    tracer.feed(b"strace: attach: ptrace(PTRACE_SEIZE, 7): No such process\n")
+    assert not tracer.errors
+    tracer.feed(b"strace: attach: ptrace(PTRACE_SEIZE, 8): Operation not permitted\n")
+    assert tracer.errors == ["attach: ptrace(PTRACE_SEIZE, 8): Operation not permitted"]
 
 
 @given(st.permutations(range(50)), st.booleans())

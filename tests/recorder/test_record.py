@@ -350,6 +350,17 @@ def test_reads_are_traced_at_first_and_steps_are_timed_afterwards(context, persi
 
 
 @TRACED
+@pytest.mark.parametrize("workers", [0, 2])
+def test_only_the_processes_that_read_samples_are_traced(workers, tmp_path):
+    """strace would stop the job's own process whenever it takes a batch from a worker."""
+    data, out = make_files(tmp_path / "data", [30_000] * 64), tmp_path / "job"
+    done = record(out, "files", data, f"num_workers={workers}", "traced=true")
+    assert done.status == 0 and (done.out == "steps 16\ntracer 0\n") == bool(workers), done.out + done.err
+    (loader,) = json.loads((out / "record.json").read_text())["loaders"]
+    assert loader["reads"]["visits"] == 64 and loader["reads"]["bytes"] == 64 * 30_000
+
+
+@TRACED
 def test_the_tracer_lets_go_of_workers_that_start_programs(tmp_path):
     """A worker in vfork waits for its child, which strace may have stopped: the job hung."""
     data, out = make_files(tmp_path / "data", [30_000] * 96), tmp_path / "job"
