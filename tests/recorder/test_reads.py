@@ -97,6 +97,21 @@ def test_an_error_of_strace_is_kept_unless_its_process_had_ended():
     assert tracer.errors == ["attach: ptrace(PTRACE_SEIZE, 8): Operation not permitted"]
 
 
+def test_what_a_program_reads_through_a_small_buffer_counts_as_one_request():
+    """Python reads 256 KiB of an .npz as 4 and 252; a header that a visit begins with is a request."""
+    found = Reduction()
+    found.known(b"/data/one", 2**30)
+    found.opened("workers", 1, 3, b"/data/one")
+    for size in (4096, *(4096, 258_048) * 3, 4096, 4096, 65_536):
+        found.read("workers", 1, 3, b"/data/one", None, size, 0.0)
+    seen = found.seen("workers", {}, False)
+    sizes = [4096, 262_144, 262_144, 262_144, 4096, 69_632]
+    expected = Tally()
+    for size in sizes:
+        expected.add(size)
+    assert seen.requests == expected.pieces() and seen.bytes == sum(sizes)
+
+
 @given(st.permutations(range(50)), st.booleans())
 def test_moves_back_are_counted_among_large_reads_alone(order, index):
     """As of HDF5, which goes back to its index before each sample."""
