@@ -14,7 +14,7 @@ from emulator.plugins.recorder.maps import less_replayed, reads_unseen, sample_b
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Reads
 from emulator.plugins.recorder.steps import Pace, StepTime
-from emulator.plugins.recorder.watch import _advised_maps
+from emulator.plugins.recorder.watch import _maps
 
 AROUND = 65536
 """Bytes that the kernel reads around those that a sample has."""
@@ -74,6 +74,6 @@ def test_it_is_seen_that_the_kernel_was_told_of_random_reads(tmp_path: Path, ran
     (tmp_path / "a name").write_bytes(bytes(8 * 4096))
     with (tmp_path / "a name").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
-        found = [one for one in _advised_maps(os.getpid()) if one[0].endswith(b"a name")]
-    assert found == [(os.fsencode(tmp_path / "a name"), 8 * 4096, random)]
-    assert _advised_maps(2**22) == [], "there is no such process"
+        (found,) = (one for one in _maps(Path("/proc/self/smaps")) if one.path.endswith(b"a name"))
+    assert (found.path, found.size, found.random) == (os.fsencode(tmp_path / "a name"), 8 * 4096, random)
+    assert _maps(Path("/proc/4194304/smaps")) == [], "there is no such process"

@@ -528,7 +528,7 @@ def _followed(runs: NDArray[np.int64], typical: float) -> tuple[int, int]:
     `runs` has a row for each run, as `_Group.places`. Runs below half the typical size are headers and
     indexes, which libraries read again: they do not show the order of samples.
     """
-    large = _large(runs, typical)
+    large = runs[_is_large(runs, typical)]
     by_file = large[np.lexsort((large[:, 1], large[:, 0]))]  # stable: in the order of reading
     same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
     back = same & (by_file[1:, 2] < by_file[:-1, 2])
@@ -539,21 +539,21 @@ def _tails(runs: NDArray[np.int64], typical: float, sizes: Mapping[int, int]) ->
     """Return (how often a small run at the end of a file comes right before a large one, bytes of such)."""
     by_file = runs[np.lexsort((runs[:, 1], runs[:, 0]))]  # stable: in the order of reading
     end = np.array([sizes.get(number, 0) for number in by_file[:, 1].tolist()], np.int64) - _TAIL
-    small = 2 * by_file[:, 3] < typical
+    small = ~_is_large(by_file, typical)
     tail = small & (by_file[:, 2] >= end) & (by_file[:, 2] > 0)
     same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
     before = tail[:-1] & ~small[1:] & same & (by_file[1:, 2] < by_file[:-1, 2])
     return int(np.count_nonzero(before)), int(by_file[tail, 3].sum())
 
 
-def _large(runs: NDArray[np.int64], typical: float) -> NDArray[np.int64]:
-    """Return the runs that are no headers."""
-    return runs[2 * runs[:, 3] >= typical]
+def _is_large(runs: NDArray[np.int64], typical: float) -> NDArray[np.bool_]:
+    """Return for each run whether it is no header."""
+    return np.asarray(2 * runs[:, 3] >= typical)
 
 
 def _adjacent(runs: NDArray[np.int64], typical: float) -> int:
     """Return the number of large runs that end where another one of their file begins, to a twentieth."""
-    large = np.unique(_large(runs, typical)[:, 1:], axis=0)  # ascending by file and first byte
+    large = np.unique(runs[_is_large(runs, typical)][:, 1:], axis=0)  # ascending by file and first byte
     gap = large[1:, 1] - large[:-1, 1] - large[:-1, 2]
     near = (large[1:, 0] == large[:-1, 0]) & (abs(gap) <= _NEAR * typical)
     return int(np.count_nonzero(near))

@@ -194,8 +194,8 @@ class Watch:
     def _add_maps(self, process: int, group: object) -> None:
         """Count the mapped files of `process` in `group`: no call shows those of its parent."""
         if self.traced:
-            for path, size in _mapped_files(process):
-                self.reduction.mapped(group, path, size)
+            for one in _mapped_files(process):
+                self.reduction.mapped(group, one.path, one.size)
 
     def _look_at_maps(self, key: Key, process: int) -> None:
         """Find out whether the kernel was told that a process of a loader reads its maps at random.
@@ -205,8 +205,8 @@ class Watch:
         if not self.reduction.group(key).totals["mapped"]:
             return
         told: Counter[bool] = Counter()
-        for path, size, random in _advised_maps(process):
-            told[random] += size if self.reduction.file(path) is not None else 0
+        for one in _maps(Path(f"/proc/{process}/smaps")):
+            told[one.random] += one.size if self.reduction.file(one.path) is not None else 0
         self.reduction.group(key).map_random = told[True] > told[False]
 
     def poll(self) -> None:
@@ -374,41 +374,39 @@ class Watch:
         return self.reduction.seen("rest", counters, sizes_only=True)
 
 
-def _mapped_files(process: int) -> list[tuple[bytes, int]]:
-    """Return path and bytes of the readable maps of a process, without programs and libraries."""
-    try:
-        lines = Path(f"/proc/{process}/maps").read_bytes().splitlines()
-    except OSError:
-        return []
-    found, programs = [], set()
-    for line in lines:
-        where, permissions, _, _, _, *path = line.split(maxsplit=5)
-        if not path or not path[0].startswith(b"/"):
-            continue
-        if b"x" in permissions:
-            programs.add(path[0])
-        elif b"r" in permissions:
-            begin, end = (int(number, 16) for number in where.split(b"-"))
-            found.append((path[0], end - begin))
-    return [one for one in found if one[0] not in programs]
+@dataclass(slots=True)
+class _Map:
+    """A file that a process has mapped."""
+
+    path: bytes
+    size: int
+    permissions: bytes
+    random: bool = False
+    """True if it has MADV_RANDOM, which only smaps shows."""
 
 
-def _advised_maps(process: int) -> list[tuple[bytes, int, bool]]:
-    """Return path, bytes and "has MADV_RANDOM" of the maps of files in a process."""
+def _maps(file: Path) -> list[_Map]:
+    """Return the mapped files in /proc/PID/maps, or in smaps, which is slower."""
     try:
-        lines = Path(f"/proc/{process}/smaps").read_bytes().splitlines()
+        lines = file.read_bytes().splitlines()
     except OSError:
         return []
-    found: list[tuple[bytes, int, bool]] = []
-    path, size = b"", 0
+    found: list[_Map] = []
     for line in lines:
-        name, _, rest = line.partition(b" ")
+        name, *rest = line.split(maxsplit=5)
         if not name.endswith(b":"):  # BEGIN-END PERMISSIONS OFFSET DEVICE INODE PATH
             begin, end = (int(number, 16) for number in name.split(b"-"))
-            path, size = (rest.split(maxsplit=4)[4:] or [b""])[0], end - begin
-        elif name == b"VmFlags:" and path.startswith(b"/"):
-            found.append((path, size, b"rr" in rest.split()))
-    return found
+            found.append(_Map(b"".join(rest[4:]), end - begin, rest[0]))
+        elif name == b"VmFlags:":
+            found[-1].random = b" rr" in line
+    return [one for one in found if one.path.startswith(b"/")]
+
+
+def _mapped_files(process: int) -> list[_Map]:
+    """Return the readable maps of a process, without programs and libraries."""
+    found = _maps(Path(f"/proc/{process}/maps"))
+    programs = {one.path for one in found if b"x" in one.permissions}
+    return [one for one in found if b"r" in one.permissions and one.path not in programs]
 
 
 def _key(event: Mapping[str, Any]) -> Key:
