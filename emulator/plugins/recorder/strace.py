@@ -13,8 +13,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import psutil
-
 from emulator.launch.process import die_with_parent
 from emulator.plugins.recorder.hook.feedrate_probe import MARK, let_trace, tracer_of
 from emulator.plugins.recorder.reads import Reduction
@@ -95,6 +93,14 @@ def plain(path: bytes) -> bytes:
     return path.decode("unicode_escape", "replace").encode("latin-1", "replace")
 
 
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            found += map(int, (thread / "children").read_text(encoding="ascii").split())
+    return found
+
+
 class Tracer:
     """Parses the output of straces, in pieces of any size, and passes their calls to a Reduction.
 
@@ -127,19 +133,19 @@ class Tracer:
         }
 
     def adopt(self, process: int) -> list[int]:
-        """Look at the threads and open files of `process` and its children before they are traced.
+        """Look at the threads and open files of `process` and its descendants before they are traced.
 
-        Returns the processes, without those that are traced already.
+        Returns these processes, without those that are traced already.
         """
-        found = []
-        with suppress(psutil.Error):
-            head = psutil.Process(process)
-            family = {one.pid: one.ppid() for one in [head, *head.children(recursive=True)]}
-            for one, parent in family.items():
-                if not tracer_of(one) and len(self.parents) < _MOST_PROCESSES:
-                    self.parents.setdefault(one, parent)
-                    self._look_at(one)
-                    found.append(one)
+        family = [process]
+        for one in family:
+            children = _children(one)
+            if len(self.parents) < _MOST_PROCESSES:
+                self.parents.update(dict.fromkeys(children, one))
+            family += children
+        found = [one for one in family if not tracer_of(one)]
+        for one in found:
+            self._look_at(one)
         return found
 
     def knows(self, process: int) -> bool:
