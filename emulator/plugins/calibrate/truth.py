@@ -8,13 +8,14 @@ loader, the same files in the same order and the same crops. They are compared r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from emulator import live
 from emulator.analysis.drift import repeat_interval
 from emulator.analysis.throughput import Throughput, throughput
 from emulator.config.storage import StorageSpec
@@ -46,15 +47,8 @@ class Round:
     emulated: Throughput
 
 
-def validate(
-    request: Request,
-    dataset: Path,
-    loader: LoaderSpec,
-    storage: StorageSpec,
-    rounds: int,
-    say: Callable[[str], None],
-) -> list[Round]:
-    """Train on the dataset in the first mode of the request and emulate it; `say` prints a line per round.
+def validate(request: Request, dataset: Path, loader: LoaderSpec, rounds: int) -> list[Round]:
+    """Train on the dataset in the first mode of the request and emulate it; say a line per round.
 
     Raises DatasetError, DeviceError, StorageError.
     """
@@ -62,7 +56,7 @@ def validate(
     spec = replace(loader, crop=request.model.patch)
     with (
         real.device_errors(f"at batch size {spec.batch_size}, {mode.name}"),
-        open_storage(opened.store, storage, Comm(), direct=False) as files,
+        open_storage(opened.store, StorageSpec(), Comm(), direct=False) as files,
     ):
         trainer = real.Trainer(request.model, request.device, mode)
         real.limit_threads(request.device, request.threads)
@@ -74,7 +68,7 @@ def validate(
             times = real.time_steps(trainer, batch, request.steps, 1)
             copies = real.time_copies(trainer, batch, COPIES)
             done.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
-            say(_round_line(number, done[-1]))
+            live.say(_round_line(number, done[-1]))
     return done
 
 
