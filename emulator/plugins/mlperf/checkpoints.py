@@ -98,7 +98,7 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     start = _moment(machines.start, f"{run.name}/summary.json: start")
     spread = model.parallelism
     group = spread.tensor * spread.pipeline
-    subset = config.text("checkpoint.mode") == "subset" or ranks % group > 0 or ranks < group
+    subset = config.text("checkpoint.mode") == "subset" or ranks % group > 0
     workload = {
         **asdict(model),
         "title": f"Checkpoints: {model.title}",
