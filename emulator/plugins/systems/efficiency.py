@@ -153,9 +153,10 @@ def lacks(system: System) -> tuple[str, ...]:
         "hardware.node_cost": (hardware.node_cost, "cost"),
         "hardware.usable_capacity": (usable_bytes(system), "usable capacity"),
     }
-    name = system.name or system.title
     return tuple(
-        f"{name} lacks {key}: no {without}" for key, (value, without) in needed.items() if value is None
+        f"{system.name} lacks {key}: no {without}"
+        for key, (value, without) in needed.items()
+        if value is None
     )
 
 

@@ -344,4 +344,4 @@ def on_hosts(system: System, hosts: int | None) -> System:
 
 def write_system(path: Path, system: System) -> None:
     """Write `system` atomically as a file that `load_system` can read. Raises StorageError."""
-    write_whole(path, toml_text(stated(replace(system, name=""))))
+    write_whole(path, toml_text(stated(system)))
