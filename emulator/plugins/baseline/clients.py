@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,6 @@ from emulator.record.result import Corner, RunResult, Side, new_result
 from emulator.run.comm import Comm, Quiet, agreed, entered, guarded
 from emulator.units import counted, show_rate
 
-Say = Callable[[str], None]
 Sides = tuple[Side | None, Side | None]
 
 
@@ -71,7 +70,7 @@ class Plan(ABC):
         """Return workload, dataset, storage, environment and flags of the result."""
 
     @abstractmethod
-    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack, say: Say) -> None:
+    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack) -> None:
         """Prepare the storage for `client`, and its clean-up in `stack`. Raises FeedrateError."""
 
     @abstractmethod
@@ -96,7 +95,7 @@ def _clients(plan: Plan, comm: Comm) -> int:
     return sum(comm.allgather(comm.node().rank < plan.per_host))
 
 
-def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say) -> RunResult | None:
+def measure(plan: Plan, comm: Comm, *, force: bool = False) -> RunResult | None:
     """Measure `plan`, write OUT, and return the result on rank 0, None on others.
 
     Collective over `comm`. Raises Quiet after an error of any rank, which the first one has reported.
@@ -119,7 +118,7 @@ def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say)
         if active:
             name = host if plan.per_host == 1 else f"{host}-{node.rank}"
             try:
-                result = _run(plan, group, name, force=force, say=say)
+                result = _run(plan, group, name, force=force)
             except Quiet as end:  # all clients have ended; the waiting ranks must end, too
                 status = int(end.code or 0)
         failed = [status for status in comm.allgather(status) if status]
@@ -128,7 +127,7 @@ def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say)
     return result
 
 
-def _run(plan: Plan, comm: Comm, client: str, *, force: bool, say: Say) -> RunResult | None:
+def _run(plan: Plan, comm: Comm, client: str, *, force: bool) -> RunResult | None:
     """Run every turn with the ranks of `comm`, of which this is `client`; return the result on rank 0.
 
     Collective; an error of one rank ends all.
@@ -141,7 +140,7 @@ def _run(plan: Plan, comm: Comm, client: str, *, force: bool, say: Say) -> RunRe
         return ResultFolder.create(plan.out, _new_result(plan, names), force=force)
 
     with ExitStack() as stack, entered(comm, None if comm.rank else create) as folder, progress.shown(comm):
-        agreed(comm, lambda: plan.prepare(client, turns, stack, say), plan.out)
+        agreed(comm, lambda: plan.prepare(client, turns, stack), plan.out)
         for number, turn in enumerate(turns):
             comm.barrier()
             progress.begin(number)
@@ -149,7 +148,7 @@ def _run(plan: Plan, comm: Comm, client: str, *, force: bool, say: Say) -> RunRe
             gathered = comm.gather(agreed(comm, work if comm.rank < turn.clients else tuple, plan.out))
             place = f"{plan.folder}/{number:03d}-{turn.name}"
             ran = {f"{place}/{name}": pair for name, pair in zip(names, gathered, strict=False) if pair}
-            add = partial(_add, folder, plan, turn, ran, say) if folder else tuple
+            add = partial(_add, folder, plan, turn, ran) if folder else tuple
             agreed(comm, add, plan.out)
         return folder.complete() if folder else None
 
@@ -167,7 +166,7 @@ def _new_result(plan: Plan, clients: Sequence[str]) -> RunResult:
     )
 
 
-def _add(folder: ResultFolder, plan: Plan, turn: Turn, ran: dict[str, tuple[str, str]], say: Say) -> None:
+def _add(folder: ResultFolder, plan: Plan, turn: Turn, ran: dict[str, tuple[str, str]]) -> None:
     """Store the tool's inputs and outputs, and the figures of each task. Raises StorageError."""
     for path, (text, output) in ran.items():
         folder.keep(f"{path}.{plan.suffix}", text)
@@ -195,7 +194,7 @@ def _add(folder: ResultFolder, plan: Plan, turn: Turn, ran: dict[str, tuple[str,
             if side
         ]
         clients = counted(turn.clients, "client")
-        say(
+        live.say(
             f"{task.access.name}, depth {task.depth}, {clients}: {'; '.join(rates) or 'no request completed'}"
         )
     folder.update(baseline=(*folder.result.baseline, *corners))

@@ -88,8 +88,6 @@ class RunningNoise:
 
     def __init__(self, noise: FioNoise, folder: Path) -> None:
         """Write the files and start fio. Raises MissingError, StorageError."""
-        self._noise = noise
-        self._folder = folder
         self._fio: ChildProcess | None = None
         self._files = FioFiles(folder, noise.files, noise.file_bytes)
         try:
@@ -98,7 +96,7 @@ class RunningNoise:
             parse(run_fio(layout_file(setting, noise.files)))
             self._fio = fio = start_fio("the noise", on_death=signal.SIGINT)
             fio.send(job_file(setting, noise.tasks, seed=1, unlink=True), last=True)
-            unopened = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(noise.files)}
+            unopened = {str(folder.resolve() / FILE_NAME.format(n)) for n in range(noise.files)}
 
             def begun() -> bool:
                 """Return True once fio has opened every file, so that no sweep starts before its noise."""

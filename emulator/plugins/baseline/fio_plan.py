@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from emulator.errors import SpecError, StorageError
 from emulator.files import require_room
-from emulator.plugins.baseline.clients import Plan, Say, Sides
+from emulator.plugins.baseline.clients import Plan, Sides
 from emulator.plugins.baseline.fio import (
     ENGINE,
     TOO_OLD,
@@ -115,7 +115,7 @@ class FioPlan(Plan):
     def _setting(self, client: str) -> Setting:
         return replace(self.setting, folder=self.setting.folder / FOLDER / client)
 
-    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack, say: Say) -> None:
+    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack) -> None:
         """Write every file completely, so that the first pattern does not read unwritten blocks."""
         setting, files = self._setting(client), files_needed(turns)
         made = FioFiles(setting.folder, files, setting.file_bytes)

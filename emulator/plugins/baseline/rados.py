@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from emulator import live
 from emulator.errors import FeedrateError, MissingError, SpecError, StorageError
 from emulator.launch.child import ChildProcess
-from emulator.plugins.baseline.clients import Plan, Say, Sides
+from emulator.plugins.baseline.clients import Plan, Sides
 from emulator.plugins.baseline.fio import GRACE_SECONDS
 from emulator.plugins.baseline.suites import FULL, QUICK, Access, Task, Turn
 from emulator.record.result import Side
@@ -198,11 +199,11 @@ class RadosPlan(Plan):
             words += ["--max-objects", str(objects)] if objects else []
         return self.cluster.command(*words)
 
-    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack, say: Say) -> None:
+    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack) -> None:
         if not self.keep:
-            stack.callback(self._clean_up, client, say)
+            stack.callback(self._clean_up, client)
 
-    def _clean_up(self, client: str, say: Say) -> None:
+    def _clean_up(self, client: str) -> None:
         """Remove the objects of this client; report those that cannot be removed."""
         for depth in self.depths:
             name = self._run_name(client, depth)
@@ -210,7 +211,7 @@ class RadosPlan(Plan):
                 words = ("--pool", self.cluster.pool, "cleanup", "--run-name", name)
                 _call(self.cluster.command(*words), GRACE_SECONDS)
             except FeedrateError as error:  # the measurement is valid nevertheless
-                say(f"the objects of {name} may be left in pool {self.cluster.pool}: {error.what}")
+                live.say(f"the objects of {name} may be left in pool {self.cluster.pool}: {error.what}")
 
     def run(self, turn: Turn, client: str, seed: int) -> tuple[str, str]:
         command = self.bench(turn, client)

@@ -92,17 +92,13 @@ def client_counts_with_neighbours(result: RunResult) -> list[int]:
     return sorted({corner.clients for corner in result.baseline if corner.beside})
 
 
-def tool(result: RunResult) -> str:
-    return result.loader or "fio"
-
-
 def setting(result: RunResult) -> str:
     """Return the place and settings of the tool, in one line."""
     clients = counted(len(result.environment.get("clients", ())) or 1, "client")
     place = str(result.dataset.get("path", ""))
-    if tool(result) != "fio":
+    if result.loader != "fio":
         version = " ".join(str(result.environment.get("rados", "")).split()[:3])
-        return " · ".join([place, f"{tool(result)}, {version}", clients])
+        return " · ".join([place, f"{result.loader}, {version}", clients])
     return " · ".join(
         [
             place,
@@ -121,8 +117,8 @@ def answer(result: RunResult) -> str:
             return f"Readers keep {percent(together / alone)} % of their throughput beside writers."
     limit = result.read_limit
     if limit is None:
-        return f"{tool(result)} measured no reads." if result.baseline else "Nothing was measured."
-    return f"{tool(result)} reads up to {show_rate(bytes_per_second(limit))} ({_where(limit)})."
+        return f"{result.loader} measured no reads." if result.baseline else "Nothing was measured."
+    return f"{result.loader} reads up to {show_rate(bytes_per_second(limit))} ({_where(limit)})."
 
 
 def _where(corner: Corner) -> str:
@@ -133,7 +129,7 @@ def _where(corner: Corner) -> str:
 def tables(result: RunResult) -> tuple[Table, ...]:
     """Return the tables: maximum of each workload, every depth, noisy neighbours."""
     every = [corner for corners in by_access(result.baseline).values() for corner in corners]
-    slowest = "" if tool(result) == "fio" else "; 99.99 %: the slowest request"
+    slowest = "" if result.loader == "fio" else "; 99.99 %: the slowest request"
     candidates = [
         _corners("Maximum of each workload", list(maxima(result.baseline).values())),
         _corners(f"Every queue depth{slowest}", every),
@@ -217,7 +213,7 @@ def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple
 def against(training: RunResult, baseline: RunResult) -> Table:
     """Return a table of the tool's reads beside training; no rows if nothing can be compared."""
     limit, points = baseline.read_limit, by_ranks(training)
-    name = tool(baseline)
+    name = baseline.loader
     caption = f"Training beside {name}"
     columns = (
         Column("", align="left"),
@@ -360,7 +356,7 @@ def latency_figure(result: RunResult) -> fig.Figure | None:
 def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | None:
     """Return a figure of training throughput against processes, with the tool's maxima as dashed lines."""
     levels = [
-        StorageLimit(bytes_per_second(corner), f"{tool(baseline)}, {name}")
+        StorageLimit(bytes_per_second(corner), f"{baseline.loader}, {name}")
         for name, corner in maxima(baseline.baseline).items()
         if corner.read and corner.read_share == 1
     ]
@@ -368,7 +364,7 @@ def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | No
     return figure and replace(
         figure,
         name="baseline-training",
-        title=f"Training beside {tool(baseline)}",
+        title=f"Training beside {baseline.loader}",
         caption="Read rate of all training processes. Dashed: rate of processes that never wait, and maxima "
         "of the baseline.",
     )

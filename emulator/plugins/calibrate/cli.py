@@ -12,7 +12,6 @@ from emulator import live
 from emulator.cli import options
 from emulator.config.profile import Layout, Precision, profile_text
 from emulator.config.reader import to_plain
-from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_loader
 from emulator.errors import SpecError
 from emulator.files import refuse_existing, write_whole
@@ -99,7 +98,7 @@ def calibrate(
         f"{chosen.name} on {kind}, {request.modes[0].name}, batch size {loader.batch_size}; "
         f"{rounds} rounds of {steps} steps\n{truth.HEAD}"
     )
-    compared = truth.validate(request, validate, loader, StorageSpec(), rounds, live.say)
+    compared = truth.validate(request, validate, loader, rounds)
     if live.for_programs():
         live.answer(to_plain(compared))
     for line in ["", *truth.summary_lines(compared)]:
@@ -112,7 +111,7 @@ def _measure(request: Request, out: Path, force: bool) -> None:
         raise SpecError(f"there is no folder {out.parent}", "make it, or choose another --out")
     from emulator.plugins.calibrate import measure  # with PyTorch, as above
 
-    profile = measure.calibrate(request, live.say)
+    profile = measure.calibrate(request)
     write_whole(out, profile_text(profile))
     if live.for_programs():
         live.answer({"profile": str(out), **to_plain(profile)})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator import live
 from emulator.analysis.drift import student_t
 from emulator.config.profile import Device, Profile, Timing, Variant
 from emulator.plugins.calibrate import trainer as real
@@ -21,12 +22,12 @@ from emulator.run.accelerator import quantiles_of
 from emulator.units import show_seconds
 
 
-def calibrate(request: Request, say: Callable[[str], None]) -> Profile:
-    """Make a profile; `say` prints lines. Raises DeviceError: out of memory, throttled, no compiler."""
+def calibrate(request: Request) -> Profile:
+    """Make a profile, and say each figure. Raises DeviceError: out of memory, throttled, no compiler."""
     real.limit_threads(request.device, request.threads)
     device = real.describe(request.device)
     with HealthMonitor(device.gpu) as health:
-        variants = [_variant(request, mode, say) for mode in request.modes]
+        variants = [_variant(request, mode) for mode in request.modes]
     throttled = health.require_unthrottled()
     limit = health.span("power_limit_watts")
     machine = describe_machine()
@@ -55,12 +56,12 @@ def calibrate(request: Request, say: Callable[[str], None]) -> Profile:
     )
 
 
-def _variant(request: Request, mode: ComputeMode, say: Callable[[str], None]) -> Variant:
+def _variant(request: Request, mode: ComputeMode) -> Variant:
     timings = []
     for size in sorted(set(request.batch_sizes)):
         timing = measure(request, mode, size)
         timings.append(timing)
-        say(
+        live.say(
             f"{mode.name:30} batch {size:3d}   {show_seconds(timing.mean):>8} "
             f"+- {show_seconds(timing.sd / math.sqrt(timing.steps))}   lag-1 {timing.lag1:+.2f}   "
             f"copy {show_seconds(timing.copy_seconds)}"
@@ -72,7 +73,9 @@ def _variant(request: Request, mode: ComputeMode, say: Callable[[str], None]) ->
             + (f" ({1e3 * interval[0]:.3g} to {1e3 * interval[1]:.3g} ms)" if interval else "")
             for name, interval in (("t0", line["t0_interval"]), ("t1", line["t1_interval"]))
         )
-        say(f"{mode.name:30} t(B) = {t0} + B x {t1}; off by {100 * line['worst_residual']:.1f} % at most")
+        live.say(
+            f"{mode.name:30} t(B) = {t0} + B x {t1}; off by {100 * line['worst_residual']:.1f} % at most"
+        )
     return Variant(name=mode.name, **asdict(mode), **line, timings=tuple(timings))
 
 

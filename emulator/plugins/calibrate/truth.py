@@ -8,13 +8,14 @@ loader, the same files in the same order and the same crops. They are compared r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from emulator import live
 from emulator.analysis.drift import repeat_interval
 from emulator.analysis.throughput import Throughput, throughput
 from emulator.config.storage import StorageSpec
@@ -46,15 +47,8 @@ class Round:
     emulated: Throughput
 
 
-def validate(
-    request: Request,
-    dataset: Path,
-    loader: LoaderSpec,
-    storage: StorageSpec,
-    rounds: int,
-    say: Callable[[str], None],
-) -> list[Round]:
-    """Train on the dataset in the first mode of the request and emulate it; `say` prints a line per round.
+def validate(request: Request, dataset: Path, loader: LoaderSpec, rounds: int) -> list[Round]:
+    """Train on the dataset in the first mode of the request and emulate it; say a line per round.
 
     Raises DatasetError, DeviceError, StorageError.
     """
@@ -62,7 +56,7 @@ def validate(
     spec = replace(loader, crop=request.model.patch)
     with (
         real.device_errors(f"at batch size {spec.batch_size}, {mode.name}"),
-        open_storage(opened.store, storage, Comm(), direct=False) as files,
+        open_storage(opened.store, StorageSpec(), Comm(), direct=False) as files,
     ):
         trainer = real.Trainer(request.model, request.device, mode)
         real.limit_threads(request.device, request.threads)
@@ -74,7 +68,7 @@ def validate(
             times = real.time_steps(trainer, batch, request.steps, 1)
             copies = real.time_copies(trainer, batch, COPIES)
             done.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
-            say(_round_line(number, done[-1]))
+            live.say(_round_line(number, done[-1]))
     return done
 
 
@@ -152,31 +146,6 @@ class RealAccelerator:
         return end - started, end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The comparison of emulated with real training over all rounds."""
-
-    ratio: float
-    """Geometric mean over the rounds of emulated / real samples/s."""
-    interval: tuple[float, float] | None
-    """95 % interval of `ratio`, by Student's t over the rounds."""
-    median: float
-    """Median of the rounds' ratios, which a single disturbed round does not change much."""
-    au_difference: float
-    """Median of emulated - real AU."""
-
-
-def verdict(rounds: Sequence[Round]) -> Verdict:
-    logs = [math.log(pair.emulated.samples_per_second / pair.real.samples_per_second) for pair in rounds]
-    interval = repeat_interval(logs)
-    return Verdict(
-        ratio=math.exp(float(np.mean(logs))),
-        interval=(math.exp(interval[0]), math.exp(interval[1])) if interval else None,
-        median=math.exp(float(np.median(logs))),
-        au_difference=float(np.median([pair.emulated.au - pair.real.au for pair in rounds])),
-    )
-
-
 HEAD = "round  step time   samples/s real  emulated   ratio    AU real  emulated"
 
 
@@ -189,18 +158,24 @@ def _round_line(number: int, pair: Round) -> str:
 
 
 def summary_lines(rounds: Sequence[Round]) -> list[str]:
-    """Return lines with samples/s and AU of both, with 95 % intervals, and the verdict."""
+    """Return lines with samples/s and AU of both, with 95 % intervals, and the comparison.
+
+    The ratio is the geometric mean over the rounds, with an interval by Student's t. A single disturbed round
+    does not change the medians, of the ratio and of the difference in AU, much.
+    """
     lines = []
     for name in ("real", "emulated"):
         runs: list[Throughput] = [getattr(pair, name) for pair in rounds]
         rates, shares = [run.samples_per_second for run in runs], [100 * run.au for run in runs]
         lines.append(f"{name:9} {_with_interval(rates)} samples/s, AU {_with_interval(shares)} %")
-    found = verdict(rounds)
-    between = f" ({found.interval[0]:.3f} to {found.interval[1]:.3f})" if found.interval else ""
+    logs = [math.log(pair.emulated.samples_per_second / pair.real.samples_per_second) for pair in rounds]
+    interval = repeat_interval(logs)
+    between = f" ({math.exp(interval[0]):.3f} to {math.exp(interval[1]):.3f})" if interval else ""
+    points = 100 * np.median([pair.emulated.au - pair.real.au for pair in rounds])
     return [
         *lines,
-        f"emulated / real samples/s: {found.ratio:.3f}{between}, median {found.median:.3f}; "
-        f"AU {100 * found.au_difference:+.1f} points",
+        f"emulated / real samples/s: {math.exp(np.mean(logs)):.3f}{between}, "
+        f"median {math.exp(np.median(logs)):.3f}; AU {points:+.1f} points",
     ]
 
 

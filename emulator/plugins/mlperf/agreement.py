@@ -25,7 +25,7 @@ from emulator.plugins.mlperf.figures import Figures
 from emulator.plugins.mlperf.logs import Block, block_seconds, epoch_seconds, over_ranks
 from emulator.plugins.mlperf.rules import VERSIONS
 from emulator.plugins.mlperf.summary import GIB, MIB, Machines, PublishedTraining
-from emulator.plugins.mlperf.tree import RunFolder, stats_file
+from emulator.plugins.mlperf.tree import RunFolder, as_table, stats_file
 from emulator.plugins.mlperf.workload import USED
 from emulator.record.result import Checkpoint, Flag
 
@@ -87,10 +87,6 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and value else None
 
 
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def moment(value: Any) -> datetime | None:
     """Return the ISO 8601 time in `value` without its time zone; None if it is not one."""
     try:
@@ -112,7 +108,7 @@ def stated_config(run: RunFolder) -> Config | None:
 
 
 def _parameters(run: RunFolder) -> Mapping[str, Any]:
-    stated = (_table(_table(value).get("parameters")) for value in run.metadata.values())
+    stated = (as_table(as_table(value).get("parameters")) for value in run.metadata.values())
     return next(filter(None, stated), {})
 
 
@@ -125,12 +121,12 @@ def choices(run: RunFolder) -> dict[str, str]:
     """Return the chosen workload (MODEL or MODEL-ACCELERATOR) by document, the most reliable first."""
     groups = [text for text in _overrides(run) if "workload=" in text[:12]]
     chosen = {"overrides.yaml": parse_overrides(groups).workload}
-    hydra = Config("hydra.yaml", {"hydra": _table(run.configs.get("hydra.yaml")).get("hydra")})
+    hydra = Config("hydra.yaml", {"hydra": as_table(run.configs.get("hydra.yaml")).get("hydra")})
     chosen["hydra.yaml"] = str(hydra.at("hydra.runtime.choices.workload") or "")
     for name, value in run.metadata.items():
-        args = _table(_table(value).get("args"))
-        model = _table(value).get("model") or args.get("model") or ""
-        accelerator = _table(value).get("accelerator") or args.get("accelerator_type") or ""
+        args = as_table(as_table(value).get("args"))
+        model = as_table(value).get("model") or args.get("model") or ""
+        accelerator = as_table(value).get("accelerator") or args.get("accelerator_type") or ""
         chosen[name] = f"{model}-{accelerator}".rstrip("-") if isinstance(model, str) else ""
     known = [*names("workloads"), *checkpoint_models()]
     models = {name.partition("-")[0] for name in names("workloads")}
@@ -168,7 +164,7 @@ def of_configuration(run: RunFolder) -> Iterator[str]:
     texts, chosen = _overrides(run), choices(run)
     if _chosen(run) is None:
         yield "the workload is " + ", ".join(f"{name} by {document}" for document, name in chosen.items())
-    tasks = Config("", _table(run.configs.get("hydra.yaml"))).at("hydra.overrides.task")
+    tasks = Config("", as_table(run.configs.get("hydra.yaml"))).at("hydra.overrides.task")
     if "overrides.yaml" in run.configs and isinstance(tasks, list):
         differ = [text for text in (*texts, *tasks) if (text in texts) != (text in tasks)]
         if differ:
@@ -195,7 +191,7 @@ def _of_catalogue(run: RunFolder, spec: Workload) -> Iterator[str]:
         return
     changed = {".".join(change.path) for change in parse_overrides(_overrides(run)).changes}
     changed |= {
-        key for value in run.metadata.values() for key in _table(_table(value).get("override_parameters"))
+        key for value in run.metadata.values() for key in as_table(as_table(value).get("override_parameters"))
     }
     overridden = {USED.get(key) for key in changed}
     used, known = asdict(spec), asdict(load_workload(spec.name))
@@ -223,7 +219,7 @@ def _missing(run: RunFolder, ranks: int, logs: bool = True) -> Iterator[str]:
     if run.metadata and run.version is None:
         yield f"{next(iter(run.metadata))} is of an unknown version"
     counts = {len(ranks_of) for ranks_of in (run.logs, run.epochs) if ranks_of and "" not in ranks_of}
-    stated = [_table(value).get("num_processes") for value in run.metadata.values()]
+    stated = [as_table(value).get("num_processes") for value in run.metadata.values()]
     counts |= {value for value in stated if isinstance(value, int)}
     if other := counts - {ranks}:
         yield f"summary.json: num_accelerators is {ranks}, but other documents are of {max(other)}"
@@ -243,8 +239,8 @@ def _of_machines(run: RunFolder, machines: Machines) -> Iterator[str]:
     if hosts - {machines.num_hosts} or machines.num_hosts > machines.num_accelerators:
         each = " and ".join(map(str, sorted(hosts))) or str(machines.num_accelerators)
         yield f"summary.json: num_hosts is {machines.num_hosts}, but its lists have {each}"
-    info = _table(run.summary.get("host_cpuinfo"))
-    kib = str(_table(run.summary.get("host_meminfo")).get("MemTotal")).partition(" ")[0]
+    info = as_table(run.summary.get("host_cpuinfo"))
+    kib = str(as_table(run.summary.get("host_meminfo")).get("MemTotal")).partition(" ")[0]
     # The last processor of /proc/cpuinfo is on the last socket.
     sockets, threads = _whole(info.get("physical id"), -1) + 1, _whole(info.get("siblings"))
     facts: dict[str, tuple[Sequence[float], float]] = {
@@ -358,7 +354,7 @@ def _of_rate(published: PublishedTraining, spec: Workload, figures: Figures) -> 
 
 def _of_summary(run: RunFolder, published: PublishedTraining, spec: Workload) -> Iterator[str]:
     """Compare numbers in the summary with each other and with the configuration."""
-    metric, config = _table(run.summary.get("metric")), stated_config(run)
+    metric, config = as_table(run.summary.get("metric")), stated_config(run)
     au, epochs = 100 * published.mean_au, len(published.au)
     means = {
         "train_au_mean_percentage": au,
@@ -465,7 +461,7 @@ def _of_checkpoint_metric(run: RunFolder, checkpoints: Sequence[Checkpoint]) -> 
     """Compare the means in the summary with those of rank 0, from which DLIO takes them."""
     if len({repr([sorted(epoch) for epoch in epochs.values()]) for epochs in run.epochs.values()}) > 1:
         yield "not every per_epoch_stats.json has the same checkpoints"
-    metric, size = _table(run.summary.get("metric")), checkpoints[0].bytes / GIB
+    metric, size = as_table(run.summary.get("metric")), checkpoints[0].bytes / GIB
     first = run.first_epochs.values()
     for verb in ("save", "load"):
         spans = [span for epoch in first for key, span in epoch.items() if key.startswith(f"{verb}_ckpt")]

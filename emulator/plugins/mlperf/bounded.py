@@ -104,8 +104,6 @@ def _read_text(path: Path, limit: int) -> str:
             data = file.read(limit + 1)
     except OSError as error:
         raise storage_error(error, "cannot read the file") from None
-    except ValueError as error:  # a NUL in the path
-        raise StorageError(f"cannot read {str(path)!r}", str(error)) from None
     if len(data) > limit:
         raise SpecError(f"{path}: larger than {limit} bytes", "MLPerf's and DLIO's files are smaller")
     try:

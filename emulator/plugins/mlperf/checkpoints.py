@@ -20,7 +20,7 @@ from emulator.errors import SpecError
 from emulator.plugins.mlperf.agreement import documents, moment, of_checkpoints, stated_config
 from emulator.plugins.mlperf.from_yaml import checkpoint_model
 from emulator.plugins.mlperf.summary import GIB, CheckpointMetric, Machines, read_machines, read_metric
-from emulator.plugins.mlperf.tree import Imported, RunFolder
+from emulator.plugins.mlperf.tree import Imported, RunFolder, as_table
 from emulator.record.result import Checkpoint, RunResult, new_result
 from emulator.record.steps import STEP, Steps
 
@@ -98,7 +98,7 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     start = _moment(machines.start, f"{run.name}/summary.json: start")
     spread = model.parallelism
     group = spread.tensor * spread.pipeline
-    subset = config.text("checkpoint.mode") == "subset" or ranks % group > 0 or ranks < group
+    subset = config.text("checkpoint.mode") == "subset" or ranks % group > 0
     workload = {
         **asdict(model),
         "title": f"Checkpoints: {model.title}",
@@ -128,7 +128,7 @@ def _checkpoints(run: RunFolder, machines: Machines, size: int, start: datetime)
                 if match is None:
                     continue
                 where = f"{run.name}: {key} of rank {rank or 0}"
-                values = span if isinstance(span, Mapping) else {}
+                values = as_table(span)
                 seconds = _seconds(values.get("duration"), where)
                 began = _moment(values.get("start"), f"{where}: start")
                 spans.setdefault((match[1], int(match[2])), {})[int(rank or 0)] = (began, seconds)

@@ -112,7 +112,8 @@ def _show_workload(converted: Converted, out: Path, recipe: Path | None) -> None
     for item in converted.left_out:
         typer.echo(f"  {item.key} = {str(item.value)[:40]}: {item.why}")
     if recipe is not None:
-        folders = f" --subfolders {converted.subfolders}" if converted.subfolders > 1 else ""
+        subfolders = converted.config.whole("dataset.num_subfolders_train")
+        folders = f" --subfolders {subfolders}" if subfolders > 1 else ""
         typer.echo(f"dataset: feedrate generate DIR --recipe {recipe}{folders}")
 
 

@@ -18,7 +18,7 @@ from emulator.analysis.parts import Floats
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.summary import PublishedTraining
-from emulator.plugins.mlperf.tree import RunFolder
+from emulator.plugins.mlperf.tree import RunFolder, as_table
 from emulator.record.steps import STEP, Steps
 
 ROUNDING = 0.001
@@ -86,10 +86,9 @@ def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]
     blocks = []
     epochs = sorted((key for key in log if key.isdecimal() and len(key) < 9), key=int)
     for epoch, key in enumerate(epochs):
-        table = log[key] if isinstance(log[key], Mapping) else {}
+        table = as_table(log[key])
         load, proc, compute, au, throughput = (
-            table[column] if isinstance(table.get(column), Mapping) else {}
-            for column in ("load", "proc", "compute", "au", "throughput")
+            as_table(table.get(column)) for column in ("load", "proc", "compute", "au", "throughput")
         )
         numbers = [block.removeprefix("block") for block in load if block.startswith("block")]
         if len(numbers) > _MOST_BLOCKS or not all(n.isdecimal() and len(n) < 9 for n in numbers):

@@ -213,7 +213,7 @@ def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun
     """Return the facts of point `number`, which an import states for each run."""
     point = result.points[number]
     imported = _imported(result)
-    if imported and len(imported) == len(result.points):
+    if len(imported) == len(result.points):
         facts: Mapping[str, Any] = imported[number]
     else:
         memory = result.environment.get("memory_of_hosts") or {}

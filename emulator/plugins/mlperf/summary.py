@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from emulator.config.reader import Source, build
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.tree import RunFolder
+from emulator.plugins.mlperf.tree import RunFolder, as_table
 
 MIB = 2**20
 GIB = 2**30
@@ -135,9 +135,8 @@ class CheckpointMetric:
 
 def trains(run: RunFolder) -> bool:
     """Return False for a run of checkpoints alone."""
-    metric = run.summary.get("metric")
-    keys = list(metric) if isinstance(metric, Mapping) else []
-    return "train_au_percentage" in keys or not any("checkpoint" in key for key in keys)
+    metric = as_table(run.summary.get("metric"))
+    return "train_au_percentage" in metric or not any("checkpoint" in key for key in metric)
 
 
 def read_published(run: RunFolder, most_steps: int, samples_per_file: int) -> PublishedTraining:

@@ -192,7 +192,7 @@ def _hosts(imported: ImportedTraining, samples: int) -> tuple[HostShare, ...]:
     shares = []
     for number, name in enumerate(dict.fromkeys(host_of)):
         ranks = [rank for rank, host in enumerate(host_of) if host == name]
-        stated = logs[ranks[0]].get("host_cpu_count", 0) if all(host_of) and logs[ranks[0]] else 0
+        stated = logs[ranks[0]].get("host_cpu_count", 0)
         known = isinstance(stated, int) and 0 < stated < 10**6
         each = samples // accelerators * len(ranks)
         shares.append(

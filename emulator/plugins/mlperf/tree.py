@@ -108,9 +108,9 @@ class RunFolder:
         if self.layout == "v1.0":
             return "v1.0"
         for value in self.metadata.values():
-            if isinstance(value, dict) and {"benchmark_type", "num_processes", "parameters"} <= value.keys():
+            if {"benchmark_type", "num_processes", "parameters"} <= as_table(value).keys():
                 return "v3.0"
-            if isinstance(value, dict) and {"args", "benchmark_type"} <= value.keys():
+            if {"args", "benchmark_type"} <= as_table(value).keys():
                 return "v2.0"
         return None
 
@@ -146,6 +146,11 @@ class Imported(ABC):
     @abstractmethod
     def result(self, runs: Sequence[Self], command: Sequence[str]) -> tuple[RunResult, Steps]:
         """Join `runs`, of which this is the first, into a result and their steps."""
+
+
+def as_table(value: Any) -> Mapping[str, Any]:
+    """Return `value` if it is a table, else an empty one: a published document may have anything there."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def stats_file(rank: str) -> str:
@@ -228,9 +233,7 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
     described = {file: folder / file for file in files if _METADATA.fullmatch(file)}
     metadata = read_all(described, read_json)
     # Metadata that an export added to v1.0's documents, for newer tools, is not the run's own.
-    added = {
-        file for file, value in metadata.items() if isinstance(value, Mapping) and value.get(ADDED) is True
-    }
+    added = {file for file, value in metadata.items() if as_table(value).get(ADDED) is True}
     separation = {SEPARATION: folder / SEPARATION} if SEPARATION in files else {}
     by_dlio = config is not None and config.name == _CONFIG_FOLDERS[0]
     newer = any(stats) or by_dlio or bool(described.keys() - added)

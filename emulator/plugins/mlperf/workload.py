@@ -148,11 +148,6 @@ class Converted:
     workload: Workload
     left_out: tuple[LeftOut, ...]
 
-    @property
-    def subfolders(self) -> int:
-        """Return the number of folders of the dataset; 0 if not given."""
-        return self.config.whole("dataset.num_subfolders_train")
-
 
 def convert(config: Config, name: str) -> Converted:
     """Convert `config` to the workload `name`. Raises SpecError."""

@@ -172,12 +172,12 @@ class Comparison(Document):
         write_picture(figures(self), path, form, "Comparison")
 
 
-def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
+def names_of(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
     """Return a name for each result: its label, if all results have different ones.
 
     Otherwise the fewest last parts of each path that differ, or numbered paths if even whole ones are equal.
     """
-    if all(labels) and labels and len(set(labels)) == len(paths):
+    if all(labels) and len(set(labels)) == len(paths):
         return list(labels)
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts), default=1) + 1):

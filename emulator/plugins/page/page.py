@@ -356,7 +356,7 @@ def plotted(figures: Sequence[Figure], first: Figure | None = None) -> list[dict
     return plots
 
 
-def inline(svg: str, prefix: str, heading: str = "", description: str = "") -> Any:
+def inline(svg: str, prefix: str, heading: str, description: str) -> Any:
     """Return an SVG for a page with several: with unique ids, title, description, and fluid width."""
     unique = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     head, tail = unique.split(">", 1)

@@ -46,8 +46,6 @@ class Entry:
     """False if a flag invalidates the entry, so that lines skip it."""
     workload: str = ""
     """Workload of a published row."""
-    version: str = ""
-    """Version of MLPerf Storage of a published row."""
 
     @property
     def tooltip(self) -> str:
@@ -77,7 +75,6 @@ def _submission(row: dict[str, str], ran: Workload) -> Entry:
     return Entry(
         name=f"{row['submitter']} {row['system']}",
         workload=row["workload"],
-        version=row.get("version") or "v1.0",
         accelerators=accelerators,
         hosts=int(row["hosts"]),
         au=float(row["au_percent_mean"]) / 100,

@@ -44,24 +44,18 @@ def usable_bytes(system: System) -> float | None:
 
 
 def watts(system: System, *, reading: bool) -> float | None:
-    """Return the power in watts: nodes x (drives per node x drive power + node power, if stated)."""
+    """Return the power of the drives in watts: nodes x drives per node x drive power."""
     nodes, hardware = system.storage.nodes, system.hardware
     drive = hardware.drive_power_read if reading else hardware.drive_power_write
     if nodes is None or hardware.drives_per_node is None or drive is None:
         return None
-    return nodes * (hardware.drives_per_node * drive + (hardware.node_power or 0.0))
+    return nodes * hardware.drives_per_node * drive
 
 
 def cost(system: System) -> float | None:
-    """Return the price: nodes x node price with drives, or nodes x drives per node x drive price."""
-    nodes, hardware = system.storage.nodes, system.hardware
-    if nodes is None:
-        return None
-    if hardware.node_cost is not None:
-        return nodes * hardware.node_cost
-    if hardware.drives_per_node is None or hardware.drive_cost is None:
-        return None
-    return nodes * hardware.drives_per_node * hardware.drive_cost
+    """Return the price: nodes x node price, which includes the drives."""
+    nodes, price = system.storage.nodes, system.hardware.node_cost
+    return None if nodes is None or price is None else nodes * price
 
 
 def nodes_to_match(target: float, of_all: float, nodes: int) -> int:
@@ -156,12 +150,13 @@ def lacks(system: System) -> tuple[str, ...]:
         "hardware.drive_capacity": (hardware.drive_capacity, "raw capacity"),
         "hardware.drive_power_read": (hardware.drive_power_read, "power while reading"),
         "hardware.drive_power_write": (hardware.drive_power_write, "power while writing"),
-        "hardware.node_cost": (hardware.node_cost or hardware.drive_cost, "cost"),
+        "hardware.node_cost": (hardware.node_cost, "cost"),
         "hardware.usable_capacity": (usable_bytes(system), "usable capacity"),
     }
-    name = system.name or system.title
     return tuple(
-        f"{name} lacks {key}: no {without}" for key, (value, without) in needed.items() if value is None
+        f"{system.name} lacks {key}: no {without}"
+        for key, (value, without) in needed.items()
+        if value is None
     )
 
 

@@ -125,7 +125,7 @@ def cap(system: System, workload: Workload, threshold: float | None = None) -> f
     return full if limits.rank >= each * wanted else 0.0
 
 
-def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint | None:
-    """Return the limit that `ranks` ranks on `hosts` hosts reach first; None if none is stated."""
+def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint:
+    """Return the limit that `ranks` ranks on `hosts` hosts reach first; at least one must be stated."""
     parts = {"system": 1, "host": math.inf if hosts is None else min(hosts, ranks), "rank": ranks}
-    return min(found, key=lambda constraint: constraint.rate * parts[constraint.scope], default=None)
+    return min(found, key=lambda constraint: constraint.rate * parts[constraint.scope])

@@ -132,8 +132,7 @@ def plan(
 
 def verdict(found: Needs, system: System, margin: float) -> str:
     """Return a sentence on whether the system meets the needs, and which limit is closest."""
-    bound, name = tightest_limits(system, found.workload), system.name or system.title
-    nic = found.nic / (1 - margin)
+    bound, nic = tightest_limits(system, found.workload), found.nic / (1 - margin)
     # Each existing rate, and its ratio to the need.
     have = {
         "storage": (bound.system, bound.system / (found.bandwidth / (1 - margin))),
@@ -146,5 +145,5 @@ def verdict(found: Needs, system: System, margin: float) -> str:
     least = min(shown, key=lambda what: shown[what][1])
     there, share = shown[least]
     if share >= 1:
-        return f"{name} meets these needs; {least} is the nearest to its limit"
-    return f"{name} falls short: {least} has {there}, {share:.0%} of the need"
+        return f"{system.name} meets these needs; {least} is the nearest to its limit"
+    return f"{system.name} falls short: {least} has {there}, {share:.0%} of the need"

@@ -55,7 +55,7 @@ class Predicted:
     """95 % interval of throughput / ideal of one run; set only by `forecast`."""
 
 
-def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
+def sample_sizes(sample: SampleSpec, files: int) -> Floats:
     """Return the bytes of `files` samples, shape (files,): lognormal with the workload's mean and deviation.
 
     The mean is exact to a byte for any number of files; without a deviation all samples have it.
@@ -65,7 +65,7 @@ def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
     sigma = math.sqrt(math.log1p((sample.bytes_sd / sample.bytes_mean) ** 2))
     normal = NormalDist()
     bends = np.array([normal.inv_cdf((step + 0.5) / _GRID) for step in range(_GRID)])
-    place = quantiles(np.arange(files, dtype=np.int64), seed, "simulated")
+    place = quantiles(np.arange(files, dtype=np.int64), 0, "simulated")
     size = np.exp(sigma * bends[(place * _GRID).astype(np.int64)])
     return np.asarray(np.rint(size * (sample.bytes_mean / size.mean())))
 

@@ -172,13 +172,13 @@ def _sentence(
     crossing: float,
     interval: tuple[float, float],
     wanted: float,
-    bound: Constraint | None,
+    bound: Constraint,
     over: Simulation | None,
 ) -> str:
     """Return the answer as a sentence: the number, its interval, the interval's origin, and the limit."""
     count = math.floor(crossing)
     accelerators = f"{count:,} accelerator{'' if count == 1 else 's'}"
-    what = f"the {bound.name}, {show_rate(bound.rate)}{WHOSE[bound.scope]}" if bound else ""
+    what = f"the {bound.name}, {show_rate(bound.rate)}{WHOSE[bound.scope]}"
     demand_met = f"at {100 * wanted:.3g} % of their demand" + (", ends of epochs included" if over else "")
     low, high = interval
     if not count:

@@ -138,10 +138,6 @@ class Hardware:
     """Watts of one drive while it reads."""
     drive_power_write: float | None = None
     """Watts of one drive while it writes."""
-    node_power: float | None = None
-    """Watts of one node without its drives."""
-    drive_cost: float | None = None
-    """Price of one drive, in `currency`."""
     node_cost: float | None = None
     """Price of one node with its drives, in `currency`."""
     currency: str = "relative"
@@ -149,7 +145,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         positive(self, "drives_per_node", "drive_capacity", "usable_capacity", "drive_power_read")
-        positive(self, "drive_power_write", "node_power", "drive_cost", "node_cost")
+        positive(self, "drive_power_write", "node_cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,4 +344,4 @@ def on_hosts(system: System, hosts: int | None) -> System:
 
 def write_system(path: Path, system: System) -> None:
     """Write `system` atomically as a file that `load_system` can read. Raises StorageError."""
-    write_whole(path, toml_text(stated(replace(system, name=""))))
+    write_whole(path, toml_text(stated(system)))
