@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -158,22 +159,19 @@ class S3Store(ObjectStore):
         except FileNotFoundError:
             raise self._no_bucket() from None
 
-    def put_new(self, name: str, data: bytes) -> bool:
+    def put_new(self, name: str, data: bytes) -> None:
         """See ObjectStore.put_new. Atomic if the endpoint supports conditional requests."""
 
-        def create() -> bool:
-            try:
+        def create() -> None:
+            with suppress(AlreadyExistsError):
                 obstore.put(self._client, self.key(name), data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return False
-            return True
 
         try:
-            return self.ask(f"cannot write {self.url(name)}", create)
+            self.ask(f"cannot write {self.url(name)}", create)
         except FileNotFoundError:
             raise self._no_bucket() from None
         except StorageError:  # perhaps the endpoint refuses the condition
-            return super().put_new(name, data)
+            super().put_new(name, data)
 
     def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
         whole = self.key(prefix)
