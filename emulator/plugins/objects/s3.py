@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -173,7 +173,7 @@ class S3Store(ObjectStore):
         except StorageError:  # perhaps the endpoint refuses the condition
             super().put_new(name, data)
 
-    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
         whole = self.key(prefix)
         folder, _, start = whole.rpartition("/")
         after = whole[:-1] if start else None  # S3 lists the names after it
