@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from emulator.config.checkpoint import data_parallel, load_checkpoint_model, parse_scale, shards, total
@@ -193,16 +192,12 @@ def main() -> int:
         return 0
     root, stop = Path(job.pop("root")), threading.Event()
 
-    def stopped(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
     def watch_stdin() -> None:
         while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
             pass
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stopped)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())  # when the parent is killed
     threading.Thread(target=watch_stdin, daemon=True).start()
     try:
         _empty(root)
