@@ -95,7 +95,7 @@ def make_loader(
             reads_by_library(kind, samples, access),
             access,
         )
-    loader: Loader = owner.get()(spec, reader, seed, access.refill)
+    loader: Loader = owner.get()(spec, reader, seed)
     return loader
 
 
