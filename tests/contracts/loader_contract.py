@@ -82,12 +82,7 @@ class MakeLoader(Protocol):
     """Makes the loader under test; the fixture closes it."""
 
     def __call__(
-        self,
-        files: Files,
-        spec: LoaderSpec = ...,
-        storage: Storage | None = ...,
-        seed: int = ...,
-        verify: bool = ...,
+        self, files: Files, spec: LoaderSpec = ..., storage: Storage | None = ..., verify: bool = ...
     ) -> Loader: ...
 
 
