@@ -155,7 +155,6 @@ def test_stats_are_exact_and_add_up(folder: Path, monkeypatch: pytest.MonkeyPatc
         read_whole(blob, 2**20)
     counts = stats.snapshot()
     assert (counts.reads, counts.bytes) == (4, 3 * 2**20 + 17)
-    assert counts.reads == 4
     copy = ReadStats()
     copy.absorb(stats.drain())
     assert copy.snapshot() == counts
