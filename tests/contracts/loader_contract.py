@@ -217,19 +217,6 @@ class LoaderContract:
         assert until(lambda: not any(map(os.path.exists, seen - shared)))
 
 
-class InProcessContract(LoaderContract):
-    """Of loaders that read with threads of the rank: what they read can be watched."""
-
-    def test_no_more_than_prefetch_batches_are_read_ahead(self, loader: MakeLoader, files: Files) -> None:
-        storage = files.storage()
-        arriving = loader(files, storage=storage).read(files.batches(1))
-        next(arriving)
-        ahead = files.bytes_of(whole_files((0, 1, 2, 3)))
-        assert until(lambda: storage.stats.snapshot().bytes >= ahead)
-        time.sleep(0.1)
-        assert storage.stats.snapshot().bytes == ahead
-
-
 def _fds() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 

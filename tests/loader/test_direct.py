@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import finished
+from command import finished, until
 from contracts.loader_contract import (
     SPEC,
     Files,
-    InProcessContract,
+    LoaderContract,
     MakeLoader,
     files,
     pipe,
@@ -34,8 +35,15 @@ def loader(maker) -> MakeLoader:  # type: ignore[no-untyped-def]
     return maker("direct")
 
 
-class TestDirect(InProcessContract):
-    pass
+class TestDirect(LoaderContract):
+    def test_no_more_than_prefetch_batches_are_read_ahead(self, loader: MakeLoader, files: Files) -> None:
+        storage = files.storage()
+        arriving = loader(files, storage=storage).read(files.batches(1))
+        next(arriving)
+        ahead = files.bytes_of(whole_files((0, 1, 2, 3)))
+        assert until(lambda: storage.stats.snapshot().bytes >= ahead)
+        time.sleep(0.1)
+        assert storage.stats.snapshot().bytes == ahead
 
 
 @pytest.fixture(scope="module")
