@@ -95,7 +95,6 @@ class Storage(ABC):
 
     stats: ReadStats
     """Counts and times of the reads so far; a wrapper shares those of the storage that it wraps."""
-    alignment = 1
     evicts_on_close = False
     """True if closing a file evicts it from the page cache, so that it must not stay open over epochs."""
     turns = False
