@@ -187,9 +187,7 @@ def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> di
 
 def main() -> int:
     """Run the writing process and return its exit status. JSON goes to stdout, an error to stderr."""
-    job = json.loads(sys.stdin.readline() or "{}")
-    if not job:
-        return 0
+    job = json.loads(sys.stdin.readline())
     root, stop = Path(job.pop("root")), threading.Event()
 
     def watch_stdin() -> None:
