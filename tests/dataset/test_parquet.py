@@ -76,7 +76,7 @@ def test_clicks_are_read_by_other_programs(clicks):
     assert file.read().num_rows == 450
 
 
-def test_values_do_not_compress(clicks):
+def test_values_do_not_compress():
     import zstandard
 
     data = bytes(file_of("dlrm", [], 6144)[0])

@@ -102,7 +102,7 @@ from emulator.errors import StorageError
 from emulator.loader import make_loader
 
 files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))
-loader = make_loader(sys.argv[3], replace(SPEC, stall_timeout=0.3), files.storage(), files)
+loader = make_loader("direct", replace(SPEC, stall_timeout=0.3), files.storage(), files)
 try:
     list(loader.read([whole_files((0,))]))
 except StorageError as error:
@@ -114,6 +114,6 @@ loader.close()
 def test_a_hung_read_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     tests = Path(__file__).parents[1]
-    done = finished([sys.executable, "-c", HUNG, tmp_path, tests, "direct"])
+    done = finished([sys.executable, "-c", HUNG, tmp_path, tests])
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("no batch for 300 ms: the storage hangs")

@@ -235,9 +235,7 @@ def test_a_mapped_file_is_read_like_any_other(folder: Path, cache: Literal["cold
         assert bytes(into) == content("large")[4096:]
         assert scanner.scan([one, wanted("odd"), one], nothing, nothing) > one.bytes
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-    with (folder / "large").open("rb") as file:
-        resident = resident_pages(file.fileno(), 0, SIZES["large"])[1]
-        assert bool(resident) == (cache == "warm"), "a map that is left would keep its pages"
+    assert bool(resident(folder / "large")) == (cache == "warm"), "a map that is left would keep its pages"
 
 
 def test_a_mapped_file_that_is_truncated_is_an_error_and_no_signal(folder: Path) -> None:
