@@ -198,7 +198,6 @@ class FileDraft(Draft):
         self._path = path
         self._sync = options.sync
         self._temporary = temporary_name(path)
-        self._descriptor = -1
         self._published = False
         self._direct = options.direct
         try:
