@@ -278,9 +278,6 @@ class ObjectDraft(Draft):
     def publish(self) -> None:
         self._store.put(self._name, memoryview(self._data))
 
-    def close(self) -> None:
-        self._data = bytearray()
-
 
 class ObjectAppender(Appender):
     """Records in objects `NAME.000000`, `NAME.000001`, ..., each with those of about a second."""
