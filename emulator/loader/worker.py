@@ -100,9 +100,6 @@ class RecordReader:
         self._scanner: Scanner | None = None
         self._epoch = 0
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (RecordReader, (self.whole,))
-
     def close(self) -> None:
         """Close the files that are kept open."""
         if self._scanner is not None:
