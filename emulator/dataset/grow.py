@@ -21,7 +21,7 @@ from emulator.units import BLOCK_BYTES
 
 CHUNK = 1 << 20
 
-_ZEROS = bytes(CHUNK)
+_ZEROS = memoryview(bytes(CHUNK))
 _ZSTD_BLOCK_COST = 7.0  # bytes that zstd spends on a run of zeros per block, measured
 _NOISE = np.uint32(0xFFF)  # low mantissa bits: real CT noise is above them
 _SCALE = (0.9, 1.1)
@@ -42,11 +42,10 @@ class Keystream:
 
     def into(self, memory: memoryview, size: int) -> None:
         """Write the next `size` bytes (at most CHUNK); `memory` should be SLACK longer."""
-        source = _ZEROS if size == CHUNK else memoryview(_ZEROS)[:size]
         if len(memory) >= size + SLACK // 2:
-            self._cipher.update_into(source, memory[: size + SLACK // 2])
+            self._cipher.update_into(_ZEROS[:size], memory[: size + SLACK // 2])
         else:
-            memory[:size] = self._cipher.update(bytes(source))
+            memory[:size] = self._cipher.update(_ZEROS[:size])
 
 
 class RandomSource:

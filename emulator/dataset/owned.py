@@ -29,7 +29,7 @@ from emulator.dataset.manifest import (
     open_dataset,
     recovered,
 )
-from emulator.dataset.names import HIDDEN, TRAINING, VALIDATION
+from emulator.dataset.names import HIDDEN
 from emulator.dataset.plan import DatasetPlan
 from emulator.errors import DatasetError, SpecError
 from emulator.files import Owner, written_by
@@ -227,7 +227,7 @@ def removable(holding: Holding) -> Removable:
     return Removable(samples, int(found.sum()))
 
 
-def remove(holding: Holding, found: Removable, folders: list[str]) -> None:
+def remove(holding: Holding, found: Removable) -> None:
     """Remove `found` and what we wrote beside it. The table, which says what is ours, goes last.
 
     Raises StorageError.
@@ -244,10 +244,7 @@ def remove(holding: Holding, found: Removable, folders: list[str]) -> None:
         if not holding.damaged:
             store.delete([MANIFEST])
         store.delete([holding.dataset.table])
-    inside = {name.rpartition("/")[0] for name in found.samples if "/" in name} | set(folders)
-    if any(name.split("/")[0] == TRAINING for name in inside):
-        inside |= {TRAINING, VALIDATION}
-    store.clear(sorted(inside, reverse=True))
+    store.clear(sorted({folder for plan in holding.plans for folder in plan.folders}, reverse=True))
 
 
 def tidy(holding: Holding, before: Owner | None) -> None:

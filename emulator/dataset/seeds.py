@@ -70,18 +70,13 @@ class Case:
 def find_cases(folder: Path) -> list[Case]:
     """The cases with labels under `folder`, by name. Raises DatasetError, StorageError.
 
-    `case_00000/imaging.nii.gz` and `segmentation.nii.gz` as in KiTS19, at any depth, also as `.nii`, and
-    `aggregated_*_seg.nii.gz` as in its successors. Cases without labels are left out.
+    `case_00000/imaging.nii.gz` and `segmentation.nii.gz` as in KiTS19, at any depth, also as `.nii`. Cases
+    without labels are left out.
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder} with seeds", "check the path")
     with storage_errors("cannot list the seeds"):
-        labels = sorted(
-            path
-            for suffix in _SUFFIXES
-            for pattern in (f"segmentation{suffix}", f"aggregated_*_seg{suffix}")
-            for path in folder.rglob(pattern)
-        )
+        labels = sorted(path for suffix in _SUFFIXES for path in folder.rglob(f"segmentation{suffix}"))
     cases: dict[Path, Case] = {}
     for label in labels:
         image = next((p for s in _SUFFIXES if (p := label.parent / f"imaging{s}").is_file()), None)

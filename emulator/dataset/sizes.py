@@ -218,10 +218,8 @@ def needed_data(workload: Workload, accelerators: int, hosts: int, host_memory: 
 
     max(500 x batch size x accelerators, 5 x memory of all hosts / bytes of a sample), as MLPerf Storage's
     rules say, rounded up to whole files: `mlpstorage training datasize` (calculate_training_data_size in
-    mlpstorage_py/rules/utils.py) rounds down, and its checker then refuses that. Raises SpecError.
+    mlpstorage_py/rules/utils.py) rounds down, and its checker then refuses that.
     """
-    if accelerators < 1 or hosts < 1 or host_memory < 0:
-        raise SpecError("accelerators and hosts must be at least 1, host memory at least 0")
     by_memory = math.ceil(hosts * host_memory * MEMORY_FACTOR / workload.sample.bytes_mean)
     by_steps = MIN_STEPS * workload.loader.batch_size * accelerators
     each = workload.sample.samples_per_file

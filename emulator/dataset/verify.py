@@ -37,7 +37,7 @@ def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> 
             return f"{name}: missing"
         try:
             with store.open(name, length) as blob:
-                form.check_head(head[: blob.read_into(0, head)] if length else head[:0], length, name)
+                form.check_head(head[: blob.read_into(0, head)], length, name)
         except DatasetError as error:
             return error.what
         total += length

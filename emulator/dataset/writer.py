@@ -174,8 +174,7 @@ class DatasetWriter:
     def begin(self, holding: Holding, found: Removable, before: Owner | None) -> None:
         """Prepare the place after `check`: remove what it found, write the plan. Raises StorageError."""
         if self.force:
-            for plan in holding.plans:
-                remove(holding, found, plan.folders)
+            remove(holding, found)
         else:
             tidy(holding, before)
         if holding.damaged or (holding.dataset is None and holding.begun is not None):

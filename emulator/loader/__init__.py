@@ -82,20 +82,11 @@ def make_loader(
             f"the torch loader cannot crop samples of {held}",
             "use --set loader.crop=[] to load whole samples, or --loader direct",
         )
-    reader: WholeReader
-    if parts:
-        reader = PartReader(storage, samples, form, spec.block_bytes, checksums, access=access)
-    else:
-        reader = WholeReader(
-            storage,
-            samples,
-            form,
-            spec.block_bytes,
-            checksums,
-            reads_by_library(kind, samples, access),
-            access,
-        )
-    loader: Loader = owner.get()(spec, reader, seed, access.refill)
+    arrays = reads_by_library(kind, samples, access)
+    reader = (PartReader if parts else WholeReader)(
+        storage, samples, form, spec.block_bytes, checksums, arrays, access
+    )
+    loader: Loader = owner.get()(spec, reader, seed)
     return loader
 
 

@@ -83,8 +83,6 @@ def _peek(blob: Blob, offset: int, length: int) -> memoryview:
 def _load(whole: WholeReader, part: str, file: _File) -> dict[str, Array]:
     try:
         return whole.form.load(file.opened, part)
-    except DatasetError:
-        raise
     except _DAMAGE as error:
         raise damaged(file.name, error) from None
     except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from emulator.config.workload import LoaderSpec, Refill
+from emulator.config.workload import LoaderSpec
 from emulator.errors import StorageError
 from emulator.order import Portion
 from emulator.record.schedstat import Stretch
@@ -69,9 +69,9 @@ class Loader(Protocol):
 class LoaderPlugin:
     """A loader that `--loader` may name. Its module is imported for `--help`: keep it light."""
 
-    get: Callable[[], Callable[[LoaderSpec, Any, int, Refill], Loader]]
+    get: Callable[[], Callable[[LoaderSpec, Any, int], Loader]]
     """Imports the loader and returns its class, which takes the workload's LoaderSpec, a reader of
-    `loader.reading`, the seed of random crops, and whether workers persist between two reads."""
+    `loader.reading`, and the seed of random crops."""
     summary: str
     """Its line in `--help`."""
     tensors: bool = False

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from itertools import islice
 from queue import SimpleQueue
 
-from emulator.config.workload import LoaderSpec, Refill
+from emulator.config.workload import LoaderSpec
 from emulator.files import Closing
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import OPEN_FILES, WholeReader
@@ -86,10 +86,8 @@ class _Lead(Closing):
 class DirectLoader:
     """Reads one rank's batches by threads and discards the data."""
 
-    def __init__(
-        self, spec: LoaderSpec, reader: WholeReader, seed: int = 0, refill: Refill = "never"
-    ) -> None:
-        """Start the reader threads. `seed` and `refill` are unused: it neither crops nor has workers."""
+    def __init__(self, spec: LoaderSpec, reader: WholeReader, seed: int) -> None:
+        """Start the reader threads. `seed` is unused: it does not crop."""
         self._spec = spec
         self._reader = reader
         self._evicts = reader.storage.evicts_on_close

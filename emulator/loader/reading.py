@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ def request(blob: Blob, offset: int, length: int, buffer: memoryview, cancelled:
     return buffer[before : before + length]
 
 
+@dataclass(eq=False, repr=False)
 class WholeReader:
     """Reads every byte of files with one sample each, in any format.
 
@@ -52,27 +54,17 @@ class WholeReader:
     and if `cancelled()`.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        samples: Manifest,
-        form: Format,
-        block: int,
-        checksums: Column | None = None,
-        arrays: bool = False,
-        access: AccessSpec = ALL,
-    ) -> None:
-        self.storage = storage
-        self.samples = samples
-        self.form = form
-        self.block = block
-        """Bytes per request, a multiple of BLOCK_BYTES."""
-        self.checksums = checksums
-        """CRC-32 of each sample to compare; None to compare nothing."""
-        self.arrays = arrays
-        """True if a loader of tensors loads the samples' arrays with the format's library."""
-        self.access = access
-        """How samples are read. `columns` applies to parts of files; some settings only to scanners."""
+    storage: Storage
+    samples: Manifest
+    form: Format
+    block: int
+    """Bytes per request, a multiple of BLOCK_BYTES."""
+    checksums: Column | None = None
+    """CRC-32 of each sample to compare; None to compare nothing."""
+    arrays: bool = False
+    """True if a loader of tensors loads the samples' arrays with the format's library."""
+    access: AccessSpec = ALL
+    """How samples are read. `columns` applies to parts of files; some settings only to scanners."""
 
     def room(self) -> int:
         """Return the size of a buffer for a block, the head of its file, and the pages around its ends."""
@@ -176,26 +168,17 @@ class _Known(NamedTuple):
     where: Index
 
 
+@dataclass(eq=False, repr=False)
 class PartReader(WholeReader):
     """Reads single samples in files of many: only the bytes that the file's index lists. Thread-safe."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        samples: Manifest,
-        form: Format,
-        block: int,
-        checksums: Column | None = None,
-        access: AccessSpec = ALL,
-    ) -> None:
-        super().__init__(storage, samples, form, block, checksums, access=access)
+    def __post_init__(self) -> None:
         self._files: dict[int, _Known] = {}  # in the order in which they were read
         self._lock = threading.Lock()
         self._making = [threading.Lock() for _ in range(64)]  # no two threads read the same footer
 
     def __reduce__(self) -> tuple[object, ...]:
-        given = (self.storage, self.samples, self.form, self.block, self.checksums, self.access)
-        return (PartReader, given)
+        return (PartReader, tuple(getattr(self, one.name) for one in fields(self)))
 
     def wanted(self, read: Read) -> Wanted:
         if (known := self._files.get(read.file)) is None:

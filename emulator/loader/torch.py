@@ -22,7 +22,7 @@ from multiprocessing import connection, forkserver, process, resource_tracker
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-from emulator.config.workload import LoaderSpec, Refill
+from emulator.config.workload import LoaderSpec
 from emulator.errors import FeedrateError, RankError
 from emulator.files import PREFIX_VARIABLE
 from emulator.loader.base import Batch, stalled
@@ -60,8 +60,8 @@ class TorchLoader:
     The DataLoader has `spec.workers` worker processes, or reads in this process if `spec.prefetch` is 0.
     """
 
-    def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int, refill: Refill = "never") -> None:
-        """Make the DataLoader. `seed` is for random crops. With `refill` = epoch, `read` starts workers."""
+    def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int) -> None:
+        """Make the DataLoader. `seed` is for random crops."""
         set_num_threads(1)  # ranks share the cores, so thread pools would compete for them
         self._spec = spec
         self._storage = whole.storage
@@ -84,7 +84,7 @@ class TorchLoader:
             by_workers = {
                 "num_workers": spec.workers,
                 "multiprocessing_context": context,
-                "persistent_workers": refill != "epoch",
+                "persistent_workers": whole.access.refill != "epoch",  # else `read` starts workers
                 "prefetch_factor": math.ceil(spec.prefetch / spec.workers),
                 "timeout": min(_CHECK_SECONDS, spec.stall_timeout),
                 "worker_init_fn": partial(watch_calls, self._tell),

@@ -100,9 +100,6 @@ class RecordReader:
         self._scanner: Scanner | None = None
         self._epoch = 0
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (RecordReader, (self.whole,))
-
     def close(self) -> None:
         """Close the files that are kept open."""
         if self._scanner is not None:
@@ -187,10 +184,9 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
         (portion,) = portions
         if isinstance(self.reader, FeedrateError):
             return self.reader
-        if torch.utils.data.get_worker_info() is None:  # the rank reads its own schedstat
-            return _collated(self.reader, portion, self._cpu_seconds, None)
-        if self._diary is None:
-            self._diary = _Diary(self.reader.whole.storage)
+        info = torch.utils.data.get_worker_info()
+        if self._diary is None and info is not None:  # without workers the rank reads its own schedstat
+            self._diary = _Diary(self.reader.whole.storage, info.num_workers)
         return _collated(self.reader, portion, self._cpu_seconds, self._diary)
 
 
@@ -205,7 +201,7 @@ def _collated(
     reader: SampleReader | RecordReader, portion: Portion, cpu_seconds: float, diary: _Diary | None
 ) -> Collated | FeedrateError:
     spent = time.process_time()
-    before = diary.begin() if diary else None
+    before = diary.books.look() if diary else None
     try:
         loaded = reader.load(portion)
     except FeedrateError as error:
@@ -228,23 +224,17 @@ def _collated(
 class _Diary:
     """A worker's time by cause, from its threads' schedstat, batch by batch."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, workers: int) -> None:
         self._last: Page | None = None
-        info = torch.utils.data.get_worker_info()
-        workers = info.num_workers if info is not None and storage.turns else 1
-        self._books = Books(storage.stats.tallies, together=workers)
-
-    def begin(self) -> Page:
-        """Return the counters at the start of a batch."""
-        return self._books.look()
+        self.books = Books(storage.stats.tallies, together=workers if storage.turns else 1)
 
     def end(self, before: Page) -> Made | None:
-        """Return the account of the batch since `before`, the result of `begin`; None without schedstat."""
-        page, last = self._books.look(), self._last
+        """Return the account of the batch since `before`; None without schedstat."""
+        page, last = self.books.look(), self._last
         self._last = page
-        if not self._books.kept:
+        if not self.books.kept:
             return None
-        stretch, others = self._books.reading(before, page), self._books.others(last or before, page)
+        stretch, others = self.books.reading(before, page), self.books.others(last or before, page)
         if last is None:
             return Made(stretch, math.inf, others, sum(entry.ready for entry in before.entries.values()))
         return Made(stretch, before.time - last.time, others)

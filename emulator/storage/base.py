@@ -95,7 +95,6 @@ class Storage(ABC):
 
     stats: ReadStats
     """Counts and times of the reads so far; a wrapper shares those of the storage that it wraps."""
-    alignment = 1
     evicts_on_close = False
     """True if closing a file evicts it from the page cache, so that it must not stay open over epochs."""
     turns = False
@@ -215,12 +214,12 @@ class Store(Storage):
     """Best size of a request, in bytes, for reading a whole file in order."""
 
     @abstractmethod
-    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
-        """List all names that begin with `prefix`. May skip the folders `without`."""
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """List all names that begin with `prefix`."""
 
     def names(self, prefix: str = "", without: Container[str] = ()) -> Iterator[str]:
-        """List the names of `entries`, without a stat of each file."""
-        return (entry.name for entry in self.entries(prefix, without))
+        """List the names of `entries`, without a stat of each file. May skip the folders `without`."""
+        return (entry.name for entry in self.entries(prefix))
 
     def folders(self, inside: Iterable[str]) -> Iterator[str]:
         """List the folders in the folders `inside`, empty ones, too; objects have none."""

@@ -217,7 +217,6 @@ class TimedStorage(Storage):
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
         self.stats = inner.stats
-        self.alignment = inner.alignment
         self.turns = inner.turns
         self.evicts_on_close = inner.evicts_on_close
 

@@ -59,10 +59,10 @@ class FolderStore(PosixStorage, Store):
     def takes_direct(self) -> bool:
         return probe_direct(self.root)
 
-    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
         """See Store.entries. Leaves out lost+found, which only root can read."""
         with storage_errors(f"cannot list {self}"):
-            for name, entry in _walk(self.root, prefix, without):
+            for name, entry in _walk(self.root, prefix, ()):
                 with suppress(FileNotFoundError):
                     yield Entry(name, entry.stat(follow_symlinks=False).st_size)
 
@@ -198,7 +198,6 @@ class FileDraft(Draft):
         self._path = path
         self._sync = options.sync
         self._temporary = temporary_name(path)
-        self._descriptor = -1
         self._published = False
         self._direct = options.direct
         try:

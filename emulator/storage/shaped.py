@@ -160,7 +160,6 @@ class ShapedStorage(Storage):
         self.inner = inner
         self.limiter = limiter
         self.stats = inner.stats
-        self.alignment = inner.alignment
 
     def open(self, name: str, size: int | None = None) -> ShapedBlob:
         return ShapedBlob(self.inner.open(name, size), self.limiter)

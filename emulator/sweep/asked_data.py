@@ -196,9 +196,7 @@ def remove_data(where: Place) -> None:
     try:
         with exclusive(store):
             holding = look(store)
-            names = removable(holding)
-            for plan in holding.plans:
-                remove(holding, names, plan.folders)
+            remove(holding, removable(holding))
         store.delete([LOCK])
         store.clear([HIDDEN])
         if isinstance(where, Path):

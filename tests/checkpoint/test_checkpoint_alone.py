@@ -31,7 +31,7 @@ def model(writes: int, reads: int, name: str = "llama3-8b"):
 
 
 def run(job: CheckpointJob, out: Path | None = None):
-    return measure(replace(job, out=out or job.out), Comm(), force=False, say=lambda _: None)
+    return measure(replace(job, out=out or job.out), Comm(), force=False)
 
 
 def refused(job: CheckpointJob, capsys, out: Path | None = None) -> str:

@@ -130,15 +130,15 @@ def rounds(begin, root: Path, count: int, luck: random.Random) -> None:
             place.remove(root / place.folder_name(number))
 
 
-def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(run, tmp_path):
+def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(run, tmp_path, capsys):
     root = tmp_path / "data" / place.FOLDER
     rounds(run, root, 1, random.Random())
     before = len(verified(root))
     place.begin(root, 999998, "dead")  # whatever the kill above left, and this
-    said: list[str] = []
     choices = Choices(writes=1, reads=1, pause="0s", scale="1/99999")
     job = choices.job(tmp_path / "data", tmp_path / "next")
-    measure(job, Comm(), say=said.append)
+    measure(job, Comm())
+    said = capsys.readouterr().out.splitlines()
     assert "removed checkpoint-999998.dead.part, which an earlier run left unfinished" in said
     assert place.unfinished(root) == [] and len(verified(root)) == before
 

@@ -82,12 +82,7 @@ class MakeLoader(Protocol):
     """Makes the loader under test; the fixture closes it."""
 
     def __call__(
-        self,
-        files: Files,
-        spec: LoaderSpec = ...,
-        storage: Storage | None = ...,
-        seed: int = ...,
-        verify: bool = ...,
+        self, files: Files, spec: LoaderSpec = ..., storage: Storage | None = ..., verify: bool = ...
     ) -> Loader: ...
 
 
@@ -220,19 +215,6 @@ class LoaderContract:
             del arriving, made
         assert until(lambda: _fds() <= fds and threading.active_count() <= threads)
         assert until(lambda: not any(map(os.path.exists, seen - shared)))
-
-
-class InProcessContract(LoaderContract):
-    """Of loaders that read with threads of the rank: what they read can be watched."""
-
-    def test_no_more_than_prefetch_batches_are_read_ahead(self, loader: MakeLoader, files: Files) -> None:
-        storage = files.storage()
-        arriving = loader(files, storage=storage).read(files.batches(1))
-        next(arriving)
-        ahead = files.bytes_of(whole_files((0, 1, 2, 3)))
-        assert until(lambda: storage.stats.snapshot().bytes >= ahead)
-        time.sleep(0.1)
-        assert storage.stats.snapshot().bytes == ahead
 
 
 def _fds() -> int:

@@ -90,16 +90,6 @@ class TestRaw(FormatContract):
         assert files[0].stat().st_size % 4096 == 0
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("swapped", [False, True])
-def test_npz_files_of_numpy_and_dlio_are_read(save, swapped):
-    x, y = np.arange(6000, dtype=np.uint8).reshape(60, 100), [7]
-    file = io.BytesIO()
-    save(file, **({"y": y, "x": x} if swapped else {"x": x, "y": y}))
-    data = memoryview(file.getvalue())
-    NPZ.check_head(data[:4096], len(data), "dlio.npz")
-
-
 def test_a_pickle_is_refused_and_not_run(tmp_path):
     class Bomb:
         def __reduce__(self):

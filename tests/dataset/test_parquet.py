@@ -76,7 +76,7 @@ def test_clicks_are_read_by_other_programs(clicks):
     assert file.read().num_rows == 450
 
 
-def test_values_do_not_compress(clicks):
+def test_values_do_not_compress():
     import zstandard
 
     data = bytes(file_of("dlrm", [], 6144)[0])
@@ -102,17 +102,6 @@ def test_a_read_is_the_chunks_of_the_columns_of_whole_row_groups(clicks):
         (Read(0, 449, 1), range(4, 5)),
     ]:
         assert index.extents(read, 4096) == chunks_of(clicks, groups, list(columns)), read
-
-
-def test_a_footer_is_read_in_two_requests(clicks):
-    asked = []
-
-    def peek(offset: int, length: int) -> memoryview:
-        asked.append((offset, length))
-        return memoryview(clicks)[offset : offset + length]
-
-    format_named("parquet").index(peek, len(clicks), "a.parquet", 450, ())
-    assert len(asked) == 2 and asked[0] == (len(clicks) - 8, 8)
 
 
 def test_a_flipped_bit_is_found_in_the_columns_that_are_read(clicks):

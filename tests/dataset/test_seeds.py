@@ -80,7 +80,7 @@ def test_intensities_are_clipped_and_scaled(tmp_path):
 
 
 def test_labels_without_an_image_get_phantom_intensities(tmp_path):
-    write_case(tmp_path / "aggregated_case" / "case_00007", image=False)
+    write_case(tmp_path / "deep" / "case_00007", image=False)
     (case,) = find_cases(tmp_path)
     assert case.image is None
     volume = preprocess(case, 0, 32)

@@ -21,18 +21,13 @@ def maker() -> Iterator[Callable[[str], MakeLoader]]:
 
         def of_kind(kind: str) -> MakeLoader:
             def make(
-                files: Files,
-                spec: LoaderSpec = SPEC,
-                storage: Storage | None = None,
-                seed: int = 0,
-                verify: bool = False,
+                files: Files, spec: LoaderSpec = SPEC, storage: Storage | None = None, verify: bool = False
             ) -> Loader:
                 loader = make_loader(
                     kind,
                     spec,
                     storage or files.storage(),
                     files,
-                    seed=seed,
                     checksums=files.checksums if verify else None,
                 )
                 stack.callback(loader.close)

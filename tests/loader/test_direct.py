@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import finished
+from command import finished, until
 from contracts.loader_contract import (
     SPEC,
     Files,
-    InProcessContract,
+    LoaderContract,
     MakeLoader,
     files,
     pipe,
@@ -34,8 +35,15 @@ def loader(maker) -> MakeLoader:  # type: ignore[no-untyped-def]
     return maker("direct")
 
 
-class TestDirect(InProcessContract):
-    pass
+class TestDirect(LoaderContract):
+    def test_no_more_than_prefetch_batches_are_read_ahead(self, loader: MakeLoader, files: Files) -> None:
+        storage = files.storage()
+        arriving = loader(files, storage=storage).read(files.batches(1))
+        next(arriving)
+        ahead = files.bytes_of(whole_files((0, 1, 2, 3)))
+        assert until(lambda: storage.stats.snapshot().bytes >= ahead)
+        time.sleep(0.1)
+        assert storage.stats.snapshot().bytes == ahead
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +102,7 @@ from emulator.errors import StorageError
 from emulator.loader import make_loader
 
 files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))
-loader = make_loader(sys.argv[3], replace(SPEC, stall_timeout=0.3), files.storage(), files)
+loader = make_loader("direct", replace(SPEC, stall_timeout=0.3), files.storage(), files)
 try:
     list(loader.read([whole_files((0,))]))
 except StorageError as error:
@@ -106,6 +114,6 @@ loader.close()
 def test_a_hung_read_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     tests = Path(__file__).parents[1]
-    done = finished([sys.executable, "-c", HUNG, tmp_path, tests, "direct"])
+    done = finished([sys.executable, "-c", HUNG, tmp_path, tests])
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("no batch for 300 ms: the storage hangs")

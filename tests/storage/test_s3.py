@@ -19,7 +19,7 @@ from emulator.config.storage import ObjectURL, parse_place
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.plugins.objects.objects import ObjectStore
 from emulator.storage import open_store
-from emulator.storage.base import HEAD, Store, WriteOptions
+from emulator.storage.base import HEAD, WriteOptions
 from emulator.storage.counts import TimedStorage
 
 __all__ = ["folder"]
@@ -35,7 +35,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
 
 def store(options: str = "timeout=60s&retries=3") -> ObjectStore:
     made = open_store(parse_place(f"s3://{BUCKET}/some/where?{options}"))
-    assert isinstance(made, ObjectStore) and isinstance(made, Store)
+    assert isinstance(made, ObjectStore)
     return made
 
 
@@ -224,12 +224,6 @@ def test_no_bucket_no_keys_wrong_keys_are_one_clear_line_without_a_key(
         store()
 
 
-def described(place: ObjectURL) -> dict[str, str]:
-    made = open_store(place)
-    assert isinstance(made, ObjectStore)
-    return made.describe()
-
-
 def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_place("some/folder") == Path("some/folder")
     with pytest.raises(SpecError, match="no dataset is named"):
@@ -239,11 +233,11 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (place.bucket, place.prefix, place.timeout, place.retries) == ("bucket", "a/b", 2.0, 5)
     assert parse_place(str(place)) == place
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
-    assert described(place) == {"mount": "s3://bucket", "source": "http://host:1", "type": "s3"}
+    assert open_store(place).describe() == {"mount": "s3://bucket", "source": "http://host:1", "type": "s3"}
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:secret@host:2")
-    assert described(ObjectURL(kind="s3", bucket="b"))["source"] == "http://host:2"
+    assert open_store(ObjectURL(kind="s3", bucket="b")).describe()["source"] == "http://host:2"
     monkeypatch.delenv("AWS_ENDPOINT_URL")
-    assert described(ObjectURL(kind="s3", bucket="b"))["source"] == "AWS"
+    assert open_store(ObjectURL(kind="s3", bucket="b")).describe()["source"] == "AWS"
     for text in ("ftp://a/b", "s3://", "s3:///a", "s3://a/../b", "s3://a?secret=x", "s3://a?retries=x"):
         with pytest.raises(SpecError):
             parse_place(text)

@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from emulator.config.checkpoint import data_parallel, load_checkpoint_model, parse_scale, shards, total
@@ -188,21 +187,15 @@ def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> di
 
 def main() -> int:
     """Run the writing process and return its exit status. JSON goes to stdout, an error to stderr."""
-    job = json.loads(sys.stdin.readline() or "{}")
-    if not job:
-        return 0
+    job = json.loads(sys.stdin.readline())
     root, stop = Path(job.pop("root")), threading.Event()
-
-    def stopped(number: int, frame: FrameType | None) -> None:
-        stop.set()
 
     def watch_stdin() -> None:
         while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
             pass
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stopped)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())  # when the parent is killed
     threading.Thread(target=watch_stdin, daemon=True).start()
     try:
         _empty(root)

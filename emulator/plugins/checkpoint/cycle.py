@@ -33,13 +33,10 @@ Direction = Literal["write", "read"]
 Value = TypeVar("Value")
 
 
-def measure(
-    job: CheckpointJob, world: Comm, *, force: bool = False, say: Callable[[str], None] = live.say
-) -> RunResult | None:
+def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResult | None:
     """Write and read the checkpoints of `job`, write OUT, and return the result on rank 0, None on others.
 
-    Collective over `world`: when a rank fails, it reports why, and all ranks end. `say` prints lines on
-    rank 0.
+    Collective over `world`: when a rank fails, it reports why, and all ranks end.
     """
     job = replace(job, out=world.bcast(job.out))  # its default has the time of rank 0
     first = world.rank == 0
@@ -59,7 +56,7 @@ def measure(
             entered(world, create if first else None) as record,
             ShardIO(io.workers, io.block_bytes) as shard_io,
         ):
-            session = _Session(job, world, hosts, shard_io, direct, record, say)
+            session = _Session(job, world, hosts, shard_io, direct, record)
             with live.telling(session.now) if first else nullcontext():
                 session.run()
             return record.complete() if record else None
@@ -133,7 +130,6 @@ class _Session:
     io: ShardIO
     direct: bool
     record: ResultFolder | None
-    say: Callable[[str], None]
     written: list[int] = field(default_factory=list)
     """Numbers of the checkpoints of this run."""
     turn: _Turn | None = None
@@ -178,7 +174,7 @@ class _Session:
         job, io = self.job, self.job.model.io
         self._seed: int = self.world.bcast(secrets.randbits(62))
         for name in self._on_first(lambda: place.clean(job.root)) or []:
-            self.say(f"removed {name}, which an earlier run left unfinished")
+            live.say(f"removed {name}, which an earlier run left unfinished")
         known: list[int] = self.world.bcast(self._on_first(lambda: place.complete(job.root)))
         first = known[-1] + 1 if known else 0
         try:
@@ -314,7 +310,7 @@ class _Session:
                 )
             )
         self.record.update(checkpoints=checkpoints, flags=tuple(flags))
-        self.say(
+        live.say(
             f"{direction:5} {place.folder_name(number)}: {show_bytes(checkpoint.bytes)} in "
             f"{show_seconds(checkpoint.seconds)}, {show_rate(checkpoint.bytes_per_second)}"
         )

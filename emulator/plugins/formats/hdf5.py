@@ -45,9 +45,6 @@ class _Metadata(PeekFile):
         super().__init__(lambda offset, length: memoryview(self.between(offset, offset + length)), 0)
         self._writes: list[tuple[int, bytes]] = []
 
-    def writable(self) -> bool:
-        return True
-
     def write(self, data: Any) -> int:
         written = bytes(data)
         self._writes.append((self._at, written))

@@ -137,15 +137,13 @@ class ObjectStore(Store):
     def length(self, key: str) -> int:
         """Return the bytes of an object. Raises `absent` and `failures`."""
 
-    def put_new(self, name: str, data: bytes) -> bool:
-        """Write a small object; return False if it exists. Raises StorageError.
+    def put_new(self, name: str, data: bytes) -> None:
+        """Write a small object unless it exists. Raises StorageError.
 
         Without conditional requests two processes may both write, and the later object stays.
         """
-        if self.size(name) is not None:
-            return False
-        self.put(name, data)
-        return True
+        if self.size(name) is None:
+            self.put(name, data)
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[Owner | None]:
@@ -279,9 +277,6 @@ class ObjectDraft(Draft):
 
     def publish(self) -> None:
         self._store.put(self._name, memoryview(self._data))
-
-    def close(self) -> None:
-        self._data = bytearray()
 
 
 class ObjectAppender(Appender):

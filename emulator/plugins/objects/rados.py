@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from emulator.config.storage import ObjectURL
@@ -145,7 +145,7 @@ class RadosStore(ObjectStore):
         size = self.size(name)
         return 0 if size is None else max(1, -(-size // PIECE))
 
-    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
         """See Store.entries. RADOS can only list whole pools."""
         start = self.key(prefix)
         keys = self.ask(f"cannot list {self}", lambda: [found.key for found in self._pool.list_objects()])

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -158,24 +159,21 @@ class S3Store(ObjectStore):
         except FileNotFoundError:
             raise self._no_bucket() from None
 
-    def put_new(self, name: str, data: bytes) -> bool:
+    def put_new(self, name: str, data: bytes) -> None:
         """See ObjectStore.put_new. Atomic if the endpoint supports conditional requests."""
 
-        def create() -> bool:
-            try:
+        def create() -> None:
+            with suppress(AlreadyExistsError):
                 obstore.put(self._client, self.key(name), data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return False
-            return True
 
         try:
-            return self.ask(f"cannot write {self.url(name)}", create)
+            self.ask(f"cannot write {self.url(name)}", create)
         except FileNotFoundError:
             raise self._no_bucket() from None
         except StorageError:  # perhaps the endpoint refuses the condition
-            return super().put_new(name, data)
+            super().put_new(name, data)
 
-    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
         whole = self.key(prefix)
         folder, _, start = whole.rpartition("/")
         after = whole[:-1] if start else None  # S3 lists the names after it

@@ -42,7 +42,7 @@ class DepotStore(ObjectStore):
         except FileNotFoundError:
             raise missing(blob.name) from None
 
-    def entries(self, prefix="", without=()):
+    def entries(self, prefix=""):
         start = self.key(prefix)
         for path in sorted(self._folder.iterdir()):
             if unquote(path.name).startswith(start) and not path.name.startswith("."):
