@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from emulator.config.workload import AccessSpec
 from emulator.errors import DatasetError
-from emulator.order import MOST_IN_TABLE, Draws, EpochOrder, EpochPlan, RankPlan, batches
+from emulator.order import MOST_IN_TABLE, Draws, EpochOrder, EpochPlan, RankPlan, batches, portions
 
 sizes = st.integers(min_value=1, max_value=300)
 
@@ -120,11 +120,11 @@ def test_steps_and_epochs_are_upper_bounds(samples, batch_size, epochs, steps):
     if plan.steps == 0 or (epochs is None and steps is None):
         return
     rank_plan = RankPlan(plan=plan, seed=3, epochs=epochs, steps=steps)
-    read = list(rank_plan.batches(0))
+    read = list(rank_plan.portions(0))
     assert len(read) == rank_plan.length == min(steps or 10**9, plan.steps * (epochs or 10**9))
     places = [rank_plan.place(number) for number in range(rank_plan.length)]
     assert places == [(n // plan.steps, n % plan.steps) for n in range(rank_plan.length)]
-    assert read[: plan.steps] == list(batches(plan, 0, 3, 0))[: rank_plan.length]
+    assert read[: plan.steps] == list(portions(plan, 0, 3, 0))[: rank_plan.length]
     ends = sum(rank_plan.ends_epoch(number) for number in range(rank_plan.length))
     assert ends == -(-rank_plan.length // plan.steps)
 
