@@ -35,10 +35,9 @@ from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
 from emulator.run.shared import describe_run
 from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools
-from emulator.sweep.planned import planned_point
 from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule
-from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
+from emulator.sweep.summary import conclusions, dataset_facts, first_result, planned_point, summarise
 from emulator.units import counted, show_rate, show_seconds
 
 UNPROBED: tuple[BoundKind, ...] = ("storage", "latency")
