@@ -157,9 +157,9 @@ def _tell_ender(word: bytes) -> None:
             ender.stdin.flush()
 
 
-def end_step(environment: Mapping[str, str] = os.environ) -> None:
+def end_step() -> None:
     """Have Slurm end this process's job step, if any: srun would wait for a lost rank."""
-    job, step = (environment.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+    job, step = (os.environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
     scancel = shutil.which("scancel")
     if job and step and scancel:
         with suppress(OSError, subprocess.TimeoutExpired):

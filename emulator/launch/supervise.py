@@ -46,7 +46,7 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
     The parent passes signals on to the child. When it ends, even by SIGKILL, so does the child.
     `runs_a_program`: signals are for a program that the child runs, so they do not start a deadline.
     """
-    handled = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    handled = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     if runs_a_program:
         handled |= {signal.Signals[name] for name in FOR_PROGRAMS}
     handled -= {number for number in handled if signal.getsignal(number) == signal.SIG_IGN}
