@@ -28,7 +28,7 @@ from emulator.record.device import io_scheduler
 from emulator.record.host import HOST, read_hosts, write_hosts
 from emulator.record.machine import describe_mount
 from emulator.record.out import ResultFolder, read_result, require_apart
-from emulator.record.result import BoundKind, Point, Probe, RunResult
+from emulator.record.result import BoundKind, Point, Probe
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
@@ -236,10 +236,6 @@ class Leader:
         self._folder.update(probe=probe)
         self._pace.probed(probe)
         self._conclude(self._points)
-
-    def complete(self) -> RunResult:
-        """Mark the result complete, once its step log is written, and return it. Raises StorageError."""
-        return self._folder.complete()
 
     def say_verdict(self) -> None:
         """Print why the sweep ended, after the last line of progress."""
