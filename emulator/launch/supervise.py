@@ -66,7 +66,7 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
     os.close(beat)
     heard = _Heard(time.monotonic())
     status = _supervise(child, beats, handled, timeout, heard, ends=not runs_a_program)
-    _exit_as(status, child, over=heard.status is not None)
+    _exit_as(status, over=heard.status is not None)
 
 
 def tell_status(status: int) -> None:
@@ -219,7 +219,7 @@ def end_by(number: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def _exit_as(status: int, child: int, *, over: bool) -> None:
+def _exit_as(status: int, *, over: bool) -> None:
     """End this process with the child's status or signal; `over`: its command had finished before."""
     if status < 0:
         os._exit(-1 - status)
