@@ -20,16 +20,10 @@ def head(order, count):
     return order.at(np.arange(count))
 
 
-def read_in_epoch(
-    samples: int, ranks: int, batch_size: int, seed: int, epoch: int
-) -> list[list[tuple[int, ...]]]:
-    plan = EpochPlan(samples=samples, ranks=ranks, batch_size=batch_size)
-    return [list(batches(plan, rank, seed, epoch)) for rank in range(ranks)]
-
-
 @given(sizes, st.integers(1, 7), st.integers(1, 9), st.integers(0, 2**40), st.integers(0, 20))
 def test_an_epoch_is_the_head_of_its_order_whatever_the_ranks(samples, ranks, batch_size, seed, epoch):
-    by_rank = read_in_epoch(samples, ranks, batch_size, seed, epoch)
+    plan = EpochPlan(samples=samples, ranks=ranks, batch_size=batch_size)
+    by_rank = [list(batches(plan, rank, seed, epoch)) for rank in range(ranks)]
     steps = {len(each) for each in by_rank}
     assert len(steps) == 1, "every rank has the same number of steps"
     assert samples - steps.pop() * ranks * batch_size < ranks * batch_size, "only the tail is left out"
