@@ -155,12 +155,9 @@ def read(out: Place) -> Result:
     return Result(recovered(Path(out)), partial(read_steps, Path(out)), partial(read_hosts, Path(out)))
 
 
-def figures(result: Result | RunResult) -> list[Picture]:
+def figures(result: Result) -> list[Picture]:
     """Return the figures of a result, with the one that answers the question first."""
-    if isinstance(result, Result):
-        shown = (*kind_of(result.run).figures(result.run), *hosts_over_time(result.run, result.hosts))
-    else:
-        shown = kind_of(result).figures(result)
+    shown = (*kind_of(result.run).figures(result.run), *hosts_over_time(result.run, result.hosts))
     return [Picture(figure) for figure in shown]
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from emulator import __version__
-from emulator.text import masked, printable
+from emulator.text import masked, shown
 
 
 class FeedrateError(Exception):
@@ -33,7 +33,7 @@ class FeedrateError(Exception):
 
     def __str__(self) -> str:
         line = f"{self.what}: {self.hint}" if self.hint else self.what
-        return masked(printable(" ".join(line.split())))
+        return shown(" ".join(line.split()))
 
 
 class SpecError(FeedrateError):

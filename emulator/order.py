@@ -7,10 +7,10 @@ order has any of the samples.
 
 Sequential access, as in tf.data: the files of an epoch are shuffled, and their samples, in file order, form
 one sequence. It is divided evenly among the ranks, and each rank's stretch among its streams. The rank takes
-one sample of each stream in turn into a shuffle buffer of B samples and draws the next sample from it: the
-storage sees the streams, the accelerator the draws. When sample k is drawn (from 0), k + B samples have been
-read, or all of them. With fewer files than streams, ranks and streams begin within a file. Where samples are
-read in runs (`access.run_samples`), runs take the place of files, and the first sample of a run brings all.
+one sample of each stream in turn into a shuffle buffer of B samples and draws the next sample from it. When
+sample k is drawn (from 0), k + B samples have been read, or all of them: no read depends on the draws. With
+fewer files than streams, ranks and streams begin within a file. Where samples are read in runs
+(`access.run_samples`), runs take the place of files, and the first sample of a run brings all.
 
 Both leave out only the tail that does not fill a step of all ranks.
 """
@@ -187,16 +187,8 @@ _AT_ONCE = 4096
 
 
 def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple[int, ...]]:
-    """Yield the batches of `rank` in `epoch` for the training: tuples of `batch_size` sample indices."""
+    """Yield the batches of `rank` in an epoch of random access: tuples of `batch_size` sample indices."""
     size = plan.batch_size
-    if plan.access.pattern == "sequential":
-        each, starts = plan.together, _stream_starts(plan, rank)
-        order = EpochOrder(plan.samples // each, seed, epoch)
-        draws = buffered_order(plan.steps * size, plan.access.shuffle_buffer, seed, epoch, rank)
-        turn, stream = np.divmod(draws, len(starts))
-        place, first = np.divmod(starts[stream] + turn, each)
-        yield from map(tuple, (order.at(place) * each + first).reshape(plan.steps, size).tolist())
-        return
     drawn = (Draws if plan.access.replacement else EpochOrder)(plan.samples, seed, epoch)
     together = max(1, _AT_ONCE // size)
     for begin in range(0, plan.steps, together):
@@ -206,7 +198,7 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
 
 
 def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Portion]:
-    """Yield the same steps as reads of the storage."""
+    """Yield the steps of `rank` in `epoch` as reads of the storage."""
     if plan.access.pattern == "random":
         for batch in batches(plan, rank, seed, epoch):
             reads = tuple([Read(*divmod(index, plan.samples_per_file)) for index in batch])
@@ -274,29 +266,6 @@ def _stream_starts(plan: EpochPlan, rank: int) -> NDArray[np.int64]:
     return rank * stretch + np.cumsum(lengths) - lengths
 
 
-def buffered_order(length: int, buffer: int, seed: int, epoch: int, rank: int) -> NDArray[np.int64]:
-    """Return the order in which `length` samples, read in order, leave a shuffle buffer of `buffer` samples.
-
-    Entry k is the number of the k-th drawn sample: below k + buffer, because no other has been read by then.
-    The time that a sample stays is geometrically distributed, without a bound.
-    """
-    if buffer < 2:
-        return np.arange(length)
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=rank))
-    buffer = min(buffer, length)
-    # Draw k empties slot slots[k], and sample k + buffer fills it. So draw k yields the sample that followed
-    # the previous draw from the same slot; the first draw from a slot yields the slot's first sample.
-    slots = generator.integers(buffer, size=length - buffer)
-    by_slot = np.argsort(slots, kind="stable")
-    draw_before = np.full(len(slots), -1)
-    same = slots[by_slot][1:] == slots[by_slot][:-1]
-    draw_before[by_slot[1:][same]] = by_slot[:-1][same]
-    steady = np.where(draw_before >= 0, draw_before + buffer, slots)
-    rest = np.setdiff1d(np.arange(length), steady, assume_unique=True)
-    order: NDArray[np.int64] = np.concatenate([steady, generator.permutation(rest)])
-    return order
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
     """The length of a training, given by epochs or steps, and the order in which each rank reads."""
@@ -314,13 +283,8 @@ class RankPlan:
         whole = None if self.epochs is None else self.plan.steps * self.epochs
         return min(bound for bound in (whole, self.steps) if bound is not None)
 
-    def batches(self, rank: int) -> Iterator[tuple[int, ...]]:
-        """Yield the batches of `rank` as sample indices, epoch after epoch without a gap."""
-        endless = (batch for epoch in count() for batch in batches(self.plan, rank, self.seed, epoch))
-        return islice(endless, self.length)
-
     def portions(self, rank: int) -> Iterator[Portion]:
-        """Yield the same steps as reads of the storage."""
+        """Yield the steps of `rank` as reads of the storage, epoch after epoch without a gap."""
         endless = (portion for epoch in count() for portion in portions(self.plan, rank, self.seed, epoch))
         return islice(endless, self.length)
 

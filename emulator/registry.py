@@ -33,9 +33,9 @@ class EntryPoint(NamedTuple):
 
 
 @cache
-def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
-    """Return the entry points of a name, feedrate's own first, by group and name."""
-    points: dict[str, dict[str, list[EntryPoint]]] = {}
+def _entry_points() -> dict[str, dict[str, EntryPoint]]:
+    """Return the entry points by group and name: of those of one name feedrate's own, or the first."""
+    points: dict[str, dict[str, EntryPoint]] = {}
     places: list[tuple[bool, str, str]] = []
     for folder in sys.path:
         with suppress(OSError):
@@ -52,13 +52,10 @@ def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
             seen.add(package)
             with suppress(OSError, UnicodeDecodeError):
                 _read(Path(folder, name, "entry_points.txt"), package, points)
-    for names in points.values():
-        for offers in names.values():
-            offers.sort(key=lambda offer: not offer.own)
     return points
 
 
-def _read(path: Path, package: str, found: dict[str, dict[str, list[EntryPoint]]]) -> None:
+def _read(path: Path, package: str, found: dict[str, dict[str, EntryPoint]]) -> None:
     """Add the entry points in the file `path` to `found`. Raises OSError, UnicodeDecodeError."""
     text = path.read_text("utf-8")
     if "[feedrate." not in text:
@@ -69,8 +66,10 @@ def _read(path: Path, package: str, found: dict[str, dict[str, list[EntryPoint]]
         if line.startswith("["):
             group = line.strip().strip("[]")
         elif equals and group.startswith("feedrate."):
-            offers = found.setdefault(group, {}).setdefault(name.strip(), [])
-            offers.append(EntryPoint(package, value.strip()))
+            offers, offer = found.setdefault(group, {}), EntryPoint(package, value.strip())
+            first = offers.setdefault(name.strip(), offer)
+            if offer.own and not first.own:
+                offers[name.strip()] = offer
 
 
 class Group(Collection[str]):
@@ -81,7 +80,7 @@ class Group(Collection[str]):
         self.noun = noun
         self._loaded: dict[str, Any] = {}
 
-    def _offers(self) -> dict[str, list[EntryPoint]]:
+    def _offers(self) -> dict[str, EntryPoint]:
         points = _entry_points()
         if "feedrate.verbs" not in points:
             raise MissingError(
@@ -112,7 +111,7 @@ class Group(Collection[str]):
                 raise MissingError(
                     f"no installed package has the {self.noun} {name}", "install the package that provides it"
                 )
-            offer = self._offers()[name][0]
+            offer = self._offers()[name]
             module, _, attribute = offer.value.partition("[")[0].strip().partition(":")
             try:
                 plugin = import_module(module)
@@ -135,7 +134,7 @@ class Group(Collection[str]):
         """
         import ast  # here: only --help needs it, and every rank imports this module
 
-        offer = self._offers()[name][0]
+        offer = self._offers()[name]
         module, _, attribute = offer.value.partition(":")
         with suppress(ImportError, OSError, SyntaxError):
             spec = find_spec(module) if offer.own else None
@@ -149,12 +148,6 @@ class Group(Collection[str]):
         for name in self:
             with suppress(MissingError):
                 yield name, self.load(name)
-
-    def shadowed(self) -> Iterator[str]:
-        """Yield a sentence for each entry point that another one of the same name hides."""
-        for name, (first, *others) in sorted(self._offers().items()):
-            for other in others:
-                yield f"the {self.noun} {name} of {other.package} is not used: {first.package} has one, too"
 
 
 VERBS = Group("verbs", "command")

@@ -23,6 +23,11 @@ def masked(text: str) -> str:
     return _KEY.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
 
 
+def shown(text: str) -> str:
+    """Return text from elsewhere as it may be shown: `printable` and `masked`."""
+    return masked(printable(text))
+
+
 class PrintableStream:
     """Wraps a text stream: control characters are written as escapes and keys as `***`."""
 
@@ -32,7 +37,7 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         """Write `text`; return its length, not the number of characters written."""
-        self.stream.write(masked(printable(text)))
+        self.stream.write(shown(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -210,7 +210,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _plugins() -> Iterator[Finding]:
-    """A line for each plug-in that cannot be imported or that another one hides, and a count of the rest."""
+    """A line for each plug-in that cannot be imported, and a count of the rest."""
     working = 0
     for group in GROUPS:
         for name in group:
@@ -219,6 +219,4 @@ def _plugins() -> Iterator[Finding]:
                 working += 1
             except MissingError as error:
                 yield Finding(f"{group.noun} {name}", False, error.what, error.hint)
-        for hidden in group.shadowed():
-            yield Finding("plug-in", False, hidden, "uninstall one of the two")
     yield Finding("plug-ins", True, f"{working} can be imported")

@@ -107,10 +107,13 @@ class Wanted:
         return load_recipe(self.recipe, [*(self.settings or ()), *settings])
 
     def _like(self, folder: Path) -> tuple[Recipe, Tree | None]:
-        """Return the recipe of files like those of `folder`, and their folders."""
+        """Return the recipe of files like those of `folder`, and their folders. Raises DatasetError."""
         if self.recipe or self.form or self.seeds or self.settings:
             raise SpecError("--like takes its recipe from the folder", "leave out --recipe, --format, --set")
-        return _likeness(folder, self.payload or "incompressible")
+        recipe, tree, empty = recipe_like(folder, self.payload or "incompressible")
+        if empty and world().rank == 0:
+            print(f"{folder}: {empty} empty files are left out", file=sys.stderr)
+        return recipe, tree
 
 
 def generate(
@@ -170,14 +173,6 @@ def generate(
         raise typer.Exit(130) from None
     if filled:
         _say_done(filled)
-
-
-def _likeness(folder: Path, payload: str) -> tuple[Recipe, Tree | None]:
-    """Describe `folder`. Raises DatasetError."""
-    recipe, tree, empty = recipe_like(folder, payload)
-    if empty and world().rank == 0:
-        print(f"{folder}: {empty} empty files are left out", file=sys.stderr)
-    return recipe, tree
 
 
 def _say_plan(store: Store, plan: DatasetPlan) -> None:

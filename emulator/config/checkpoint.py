@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
 
 from emulator.config.catalog import find, names
 from emulator.config.reader import Bytes, Seconds, at_least, build, read_toml
@@ -147,20 +146,6 @@ def load_checkpoint_model(name: str, settings: Sequence[str] = ()) -> Checkpoint
     return build(CheckpointModel, table, source)
 
 
-class RankPosition(NamedTuple):
-    """Position of a rank in tensor x pipeline x data."""
-
-    tensor: int
-    stage: int
-    data: int
-
-
-def position_of(model: CheckpointModel, rank: int) -> RankPosition:
-    """Return the position of `rank`. The tensor rank changes fastest, as in Megatron and DLIO."""
-    tensor, pipeline = model.parallelism.tensor, model.parallelism.pipeline
-    return RankPosition(rank % tensor, rank // tensor % pipeline, rank // (tensor * pipeline))
-
-
 def split(total: int, parts: int, part: int) -> int:
     """Return share number `part` of `total` in `parts` integer shares that differ by at most one."""
     return total * (part + 1) // parts - total * part // parts
@@ -188,19 +173,19 @@ def stage_layers(layers: int, stages: int, stage: int) -> range:
     return range(first, first + fewest + (stage < more))
 
 
-def model_files(model: CheckpointModel, position: RankPosition) -> list[tuple[str, int]]:
+def model_files(model: CheckpointModel, tensor: int, stage: int) -> list[tuple[str, int]]:
     """Return (name, parameters) of a tensor rank's parts of a stage: embedding, layers, last norm, head.
 
     Matrices, embedding and head are shared among the tensor ranks; every one of them has the norms whole.
     """
     shape, spread = model.shape, model.parallelism
-    table = split(shape.vocabulary * shape.hidden, spread.tensor, position.tensor)
-    layer = split(layer_matrices(shape), spread.tensor, position.tensor) + 2 * shape.hidden
-    numbers = stage_layers(shape.layers, spread.pipeline, position.stage)
+    table = split(shape.vocabulary * shape.hidden, spread.tensor, tensor)
+    layer = split(layer_matrices(shape), spread.tensor, tensor) + 2 * shape.hidden
+    numbers = stage_layers(shape.layers, spread.pipeline, stage)
     found = [(f"layer_{number:03d}", layer) for number in numbers]
-    if position.stage == 0:
+    if stage == 0:
         found.insert(0, ("layer_000_embedding", table))
-    if position.stage == spread.pipeline - 1:
+    if stage == spread.pipeline - 1:
         found.append((f"layer_{shape.layers + 1:03d}_head", table + shape.hidden))
     return found
 
@@ -221,23 +206,22 @@ def shards(model: CheckpointModel, data: int, rank: int, scale: Fraction = Fract
     where there are pipeline stages. Optimiser: with ZeRO 1 to 3 every rank has an equal share, without it
     the ranks of the first copy have. Source: DLIO 2.0, which MLPerf Storage v2.0 pins.
     """
-    spread, position = model.parallelism, position_of(model, rank)
-    group = rank % (spread.tensor * spread.pipeline)
+    spread = model.parallelism
+    copy, group = divmod(rank, spread.tensor * spread.pipeline)
+    stage, tensor = divmod(group, spread.tensor)  # tensor ranks change fastest, as in Megatron and DLIO
     found: list[tuple[str, int]] = []
-    if spread.zero == 3 or position.data == 0:
-        held = model_files(model, position)
+    if spread.zero == 3 or copy == 0:
+        held = model_files(model, tensor, stage)
         whole = sum(count for _, count in held)
         if spread.zero == 3:
-            held = [(f"dp_{position.data:03d}", split(whole, data, position.data))]
+            held = [(f"dp_{copy:03d}", split(whole, data, copy))]
         elif spread.pipeline == 1:
             held = [("all", whole)]
         found += [(f"{name}-mp_{group:03d}-model", count * model.state.model_bytes) for name, count in held]
-    if spread.zero or position.data == 0:
+    if spread.zero or copy == 0:
         among = spread.tensor * spread.pipeline * (data if spread.zero else 1)
         count = split(parameters(model.shape), among, rank)
-        found.append(
-            (f"dp_{position.data:03d}-mp_{group:03d}-optimiser", count * model.state.optimiser_bytes)
-        )
+        found.append((f"dp_{copy:03d}-mp_{group:03d}-optimiser", count * model.state.optimiser_bytes))
     # Scaled sizes are rounded up: no file vanishes.
     return tuple(
         Shard(name=name, size=-(-size * scale.numerator // scale.denominator)) for name, size in found if size

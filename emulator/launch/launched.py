@@ -78,7 +78,8 @@ class Library(NamedTuple):
 
 def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
     """Return True if mpirun, mpiexec or srun started this process as a rank."""
-    return any(name in environment for name in _RANK_VARIABLES) or _srun_tasks(environment) > 1
+    by_srun = "SLURM_PROCID" in environment and int(environment.get("SLURM_STEP_NUM_TASKS") or 0) > 1
+    return by_srun or any(name in environment for name in _RANK_VARIABLES)
 
 
 def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
@@ -103,13 +104,6 @@ def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
         if all(number.isdigit() for number in numbers) and not (launcher == "srun" and claimed):
             claimed.append(Claim(launcher, *map(int, numbers)))
     return tuple(claimed)
-
-
-def _srun_tasks(environment: Mapping[str, str]) -> int:
-    """Return the number of tasks in this process's srun step; 0 outside of one."""
-    if "SLURM_PROCID" not in environment:
-        return 0
-    return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
 
 
 def guard_launcher(environment: Mapping[str, str] = os.environ) -> None:
@@ -157,9 +151,9 @@ def _tell_ender(word: bytes) -> None:
             ender.stdin.flush()
 
 
-def end_step(environment: Mapping[str, str] = os.environ) -> None:
+def end_step() -> None:
     """Have Slurm end this process's job step, if any: srun would wait for a lost rank."""
-    job, step = (environment.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+    job, step = (os.environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
     scancel = shutil.which("scancel")
     if job and step and scancel:
         with suppress(OSError, subprocess.TimeoutExpired):

@@ -94,9 +94,9 @@ def feedrate(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "emulator", *words]
 
 
-def rank_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return `base` with the variables that ranks need; it keeps those already set."""
-    return {**_ENVIRONMENT, **base}
+def rank_environment() -> dict[str, str]:
+    """Return the environment with the variables that ranks need; it keeps those already set."""
+    return {**_ENVIRONMENT, **os.environ}
 
 
 def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int:
@@ -339,20 +339,16 @@ def require_limits(ranks: int, family: Family) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # root has no such limit
         return
-    used = sum(_threads_of_user(Path(entry.path)) for entry in os.scandir("/proc") if entry.name.isdigit())
+    import psutil  # imported here: root does not pay for it
+
+    every = (process.info for process in psutil.process_iter(["num_threads", "uids"]))
+    used = sum(facts["num_threads"] for facts in every if facts["uids"].real == os.getuid())
     needed = used + 20 + _PROCESSES_A_RANK * ranks
     if soft < needed:
         raise LaunchError(
             f"{ranks} ranks need {needed} processes and threads, and {soft} are allowed",
             f"ulimit -u {needed}",
         )
-
-
-def _threads_of_user(process: Path) -> int:
-    try:
-        return len(list((process / "task").iterdir())) if process.stat().st_uid == os.getuid() else 0
-    except OSError:
-        return 0
 
 
 _BANNERS = (
@@ -377,12 +373,11 @@ _NOISE = re.compile(
 """Messages of Open MPI, PMIx and libevent."""
 
 
-def without_banners(lines: Iterable[str], hidden: list[str] | None = None) -> Iterator[str]:
+def without_banners(lines: Iterable[str], hidden: list[str]) -> Iterator[str]:
     """Yield `lines` of mpirun's stderr without its own; append those to `hidden`.
 
     Its banners are between two rules of dashes or equals signs.
     """
-    hidden = [] if hidden is None else hidden
     block: list[str] = []
     dropped = False
     # mpirun sometimes forwards NUL bytes when a rank ends.

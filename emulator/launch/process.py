@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from emulator.record.machine import cgroup_files, read_text
 from emulator.units import show_seconds
 
 _prctl = ctypes.CDLL(None).prctl  # loaded here: a forked child should not load it
@@ -84,22 +85,15 @@ def no_heartbeat(rank: int, host: str, seconds: float, pid: int) -> str:
 
 def oom_kills() -> int:
     """Return the number of OOM kills in this cgroup, else on this host."""
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, place = line.split(":", 2)
-            files = {"": ("", "memory.events"), "memory": ("memory", "memory.oom_control")}
-            if controllers in files:
-                folder, name = files[controllers]
-                with suppress(OSError):
-                    return _counter(Path("/sys/fs/cgroup") / folder / place.strip("/") / name)
-    with suppress(OSError):
-        return _counter(Path("/proc/vmstat"))
+    files = [
+        *cgroup_files("memory", "memory.events"),
+        *cgroup_files("memory", "memory.oom_control"),
+        Path("/proc/vmstat"),
+    ]
+    for line in read_text(files[0]).splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
     return 0
-
-
-def _counter(file: Path) -> int:
-    pairs = (line.split() for line in file.read_text().splitlines())
-    return next((int(pair[1]) for pair in pairs if pair[0] == "oom_kill"), 0)
 
 
 _OOM_BEFORE = oom_kills()

@@ -147,7 +147,7 @@ def processes_of(folder: Path) -> list[int]:
 def remove_dead() -> None:
     """Remove this user's folders whose launcher was killed. Never raises."""
     with suppress(OSError):
-        for parent in _parents():
+        for parent in (MEMORY, Path(tempfile.gettempdir())):
             for folder in parent.glob("feedrate-*-*-*"):
                 with suppress(OSError):
                     if _is_dead(folder):
@@ -173,11 +173,6 @@ def _remove(folder: Path) -> None:
     for semaphore in MEMORY.glob(f"sem.{folder.name}-*"):
         semaphore.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _parents() -> list[Path]:
-    folders = [MEMORY] if os.access(MEMORY, os.W_OK) else []
-    return [*folders, Path(tempfile.gettempdir())]
 
 
 def _boot() -> str:

@@ -46,7 +46,7 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
     The parent passes signals on to the child. When it ends, even by SIGKILL, so does the child.
     `runs_a_program`: signals are for a program that the child runs, so they do not start a deadline.
     """
-    handled = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    handled = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     if runs_a_program:
         handled |= {signal.Signals[name] for name in FOR_PROGRAMS}
     handled -= {number for number in handled if signal.getsignal(number) == signal.SIG_IGN}
@@ -66,7 +66,7 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
     os.close(beat)
     heard = _Heard(time.monotonic())
     status = _supervise(child, beats, handled, timeout, heard, ends=not runs_a_program)
-    _exit_as(status, child, over=heard.status is not None)
+    _exit_as(status, over=heard.status is not None)
 
 
 def tell_status(status: int) -> None:
@@ -219,7 +219,7 @@ def end_by(number: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def _exit_as(status: int, child: int, *, over: bool) -> None:
+def _exit_as(status: int, *, over: bool) -> None:
     """End this process with the child's status or signal; `over`: its command had finished before."""
     if status < 0:
         os._exit(-1 - status)

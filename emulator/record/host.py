@@ -113,9 +113,9 @@ class HostProbe:
             "nic_bytes": last.nic[0] - first.nic[0] if last.nic and first.nic else None,
         }
 
-    def rows(self, point: int, host: int = 0) -> HostRows:
-        """Return the seconds since `start()` as rows of a point, of its host number `host`."""
-        return np.array([(point, host, *row) for row in self._spans()], HOST)
+    def rows(self, point: int) -> HostRows:
+        """Return the seconds since `start()` as rows of a point, of its first host."""
+        return np.array([(point, 0, *row) for row in self._spans()], HOST)
 
     def _spans(self) -> Iterator[tuple[float, ...]]:
         """Yield the columns of HOST from `second` on."""

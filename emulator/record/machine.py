@@ -49,7 +49,7 @@ def memory_bytes() -> int:
     """Return the bytes of physical memory, or of the lowest limit of this process's cgroups."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("memory.max", "memory.limit_in_bytes"):
-        limits = (read_text(str(file)).strip() for file in cgroup_files("memory", name))
+        limits = (read_text(file).strip() for file in cgroup_files("memory", name))
         total = min([total, *(int(text) for text in limits if text.isdigit())])
     return total
 
@@ -63,11 +63,9 @@ def free_memory_bytes() -> int:
 
 def cpu_limit() -> float | None:
     """Return the cores that the lowest CPU quota of this process's cgroups amounts to; None: no quota."""
-    pairs = [read_text(str(file)).split() for file in cgroup_files("cpu", "cpu.max")]
+    pairs = [read_text(file).split() for file in cgroup_files("cpu", "cpu.max")]
     for file in cgroup_files("cpu", "cpu.cfs_quota_us"):
-        pairs.append(
-            [read_text(str(file)).strip(), read_text(str(file.with_name("cpu.cfs_period_us"))).strip()]
-        )
+        pairs.append([read_text(file).strip(), read_text(file.with_name("cpu.cfs_period_us")).strip()])
     quotas = [int(pair[0]) / int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].isdigit()]
     return min(quotas, default=None)
 
@@ -76,9 +74,9 @@ def _network() -> dict[str, dict[str, int | None]]:
     """Return the interfaces that are up, by name: `mtu` in bytes, `speed` in bit/s, None if unknown."""
     found = {}
     for interface in sorted(Path("/sys/class/net").glob("*")):
-        if interface.name == "lo" or read_text(str(interface / "operstate")).strip() != "up":
+        if interface.name == "lo" or read_text(interface / "operstate").strip() != "up":
             continue
-        mtu, speed = (read_text(str(interface / name)).strip() for name in ("mtu", "speed"))
+        mtu, speed = (read_text(interface / name).strip() for name in ("mtu", "speed"))
         found[interface.name] = {
             "mtu": int(mtu) if mtu.isdigit() else None,
             "speed": 1_000_000 * int(speed) if speed.isdigit() else None,  # virtual ones say -1
@@ -143,7 +141,7 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def read_text(path: str) -> str:
+def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

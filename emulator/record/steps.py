@@ -137,7 +137,7 @@ def last_steps(file: Path, place: int, places: int) -> Steps:
 
         def block(turn: int) -> Steps:
             opened.seek((turn * places + place) * _BLOCK)
-            return _whole(np.frombuffer(_cut(opened.read(_BLOCK)), STEP))
+            return _whole(opened.read(_BLOCK))
 
         turns = range(-(-file.stat().st_size // (places * _BLOCK)))
         begun = bisect_left(turns, True, key=lambda turn: not len(block(turn)))
@@ -171,15 +171,12 @@ def _spooled(file: Path) -> Iterator[tuple[int, Steps]]:
             data = opened.read(_BLOCK)
             if not data:
                 return
-            yield first, _whole(np.frombuffer(_cut(data), STEP))
+            yield first, _whole(data)
 
 
-def _cut(data: bytes) -> bytes:
-    return data[: len(data) // STEP.itemsize * STEP.itemsize]
-
-
-def _whole(rows: Steps) -> Steps:
+def _whole(data: bytes) -> Steps:
     """Rows that were written to their end: the last number of others is 0, or 0 but for its lowest bytes."""
+    rows = np.frombuffer(data, STEP, count=len(data) // STEP.itemsize)
     whole: Steps = rows[~(np.abs(rows[_LAST]) < 1e-300)]
     return whole
 

@@ -23,7 +23,7 @@ from emulator.launch.child import ChildProcess
 from emulator.record.result import RunResult
 from emulator.report import figure as fig
 from emulator.report.view import kind_of, marks_line, title
-from emulator.text import masked, printable
+from emulator.text import shown
 
 LIMITS_ON_BLACK = (
     *("#debd65", "#ff8fa8", "#c98d4b", "#4fc3d6", "#d3a5ff", "#8f7bf0"),
@@ -221,7 +221,7 @@ def _shown(value: Any) -> Any:
         return {key: _shown(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_shown(item) for item in value]
-    return masked(printable(value)) if isinstance(value, str) else value
+    return shown(value) if isinstance(value, str) else value
 
 
 def _picture(figures: Sequence[fig.Figure], heading: str, qualified: str) -> Chart:

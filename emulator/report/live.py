@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from emulator.live import Now, View
-from emulator.text import PrintableStream, masked, printable
+from emulator.text import PrintableStream, shown
 from emulator.units import show_rate, show_seconds
 
 CHART_ROWS = 9
@@ -44,13 +44,13 @@ class Terminal(View):
         columns, rows = shutil.get_terminal_size((80, 24))
         text = frame(now, max(LEAST_COLUMNS, columns - 1), rows - 4)
         console = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system="standard")
-        with self._lock, console.capture() as shown:
+        with self._lock, console.capture() as drawn:
             for line in text:
                 console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         with self._lock:
             self._keep_above()
             self.clear()
-            self._out.write(shown.get())
+            self._out.write(drawn.get())
             self._out.flush()
             self._drawn = len(text)
 
@@ -113,8 +113,7 @@ def frame(now: Now, columns: int, rows: int = 24) -> list[Text]:
     lines = [head]
     if now.share is not None:
         lines.append(_bar(now.share, columns))
-    facts = [masked(printable(fact)) for fact in now.facts()]
-    lines += [Text(line) for line in _filled(facts, columns)]
+    lines += [Text(line) for line in _filled(list(map(shown, now.facts())), columns)]
     drawn = _chart(now, columns) if len(now.curve) > 1 else []
     if len(lines) + len(drawn) <= rows:
         lines += drawn

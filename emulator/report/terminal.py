@@ -14,7 +14,7 @@ from emulator.launch.launched import started_by_mpi
 from emulator.record.result import RunResult
 from emulator.report.table import Table, heading, markdown, shortened
 from emulator.report.view import kind_of, limits, marks, notes, title
-from emulator.text import PrintableStream, masked, printable
+from emulator.text import PrintableStream, shown
 
 PLAIN_WIDTH = 100
 """Columns of the text when the output is no terminal."""
@@ -93,11 +93,6 @@ def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: boo
             if names:
                 console.print(shown(f"no room for: {', '.join(names)}"), style="dim")
     return "\n".join(line.rstrip() for line in text.getvalue().replace(_JOINED, " ").splitlines()) + "\n"
-
-
-def shown(text: str) -> str:
-    """Text of a file as a terminal may show it."""
-    return masked(printable(text))
 
 
 _JOINED = "\ue000"

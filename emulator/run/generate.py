@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
@@ -18,6 +17,7 @@ from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.progress import DoneCount, FilesDone, showing
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
+from emulator.record.machine import cores
 from emulator.record.out import require_no_result_around
 from emulator.run.comm import Comm, agreed
 from emulator.run.shared import repeats_of
@@ -121,15 +121,14 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
 
 
 def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filling, tally: DoneCount) -> None:
-    cores = len(os.sched_getaffinity(0))
     if how.dask:
         from emulator.dataset.fill_dask import fill_dask  # here: it imports Dask
 
         fill_dask(writer, mine, how.dask, how.write, tally.add)
         return
     small = writer.plan.recipe.size.bytes_mean < _SMALL_BYTES
-    several = min(16, 4 * cores) if isinstance(writer.store, FolderStore) else _OBJECTS
-    threads = how.threads or (several if small else min(16, cores + 2))
+    several = min(16, 4 * cores()) if isinstance(writer.store, FolderStore) else _OBJECTS
+    threads = how.threads or (several if small else min(16, cores() + 2))
     try:
         writer.fill(mine, comm.rank, threads, how.write, tally.add)
     except FeedrateError as error:

@@ -72,14 +72,8 @@ def _family(address: str) -> socket.AddressFamily:
 
 def listen(address: Interface) -> socket.socket:
     """Listen on a port of `address`. Raises OSError."""
-    listener = socket.socket(_family(str(address.ip)))
-    try:
-        listener.bind((str(address.ip), 0))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    host = str(address.ip)
+    return socket.create_server((host, 0), family=_family(host), backlog=_BACKLOG)
 
 
 def likely_first(there: Sequence[Address], own: Sequence[Interface]) -> list[Address]:

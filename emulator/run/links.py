@@ -72,7 +72,7 @@ class RemoteClock:
     def __init__(self, trips: Sequence[tuple[float, float, float]]) -> None:
         """Start from round trips: our time before, the other host's time, our time after."""
         before, other, after = min(trips, key=lambda trip: trip[2] - trip[0])
-        self.delay = (after - before) / 2
+        self._delay = (after - before) / 2
         """Delay of a message in seconds: half the shortest round trip, and the largest error of `ahead`."""
         self.ahead = other - (before + after) / 2
         """Seconds by which the other clock is ahead of ours."""
@@ -82,8 +82,8 @@ class RemoteClock:
     def hear(self, sent: float, now: float) -> None:
         """Adjust to a message that was sent at `sent` of the other clock and arrived at `now` of ours."""
         if now - self._since > 1.0:
-            self._earlier, self._current, self._since = self._current, sent - now + self.delay, now
-        self._current = max(self._current, sent - now + self.delay)
+            self._earlier, self._current, self._since = self._current, sent - now + self._delay, now
+        self._current = max(self._current, sent - now + self._delay)
         self.ahead = max(self._earlier, self._current)
 
 
@@ -172,11 +172,6 @@ class HostLinks(Closing):
         self._clock = clock
         self._below = below
         self._guard: _Guard | None = None
-
-    @property
-    def delay(self) -> float:
-        """Delay of a message to the parent, in seconds; 0 on the first host."""
-        return self._clock.delay if self._clock else 0.0
 
     def meet(self, last: float, hosts: int) -> float:
         """Wait until the first `hosts` hosts have called this; return the latest `last` of all.

@@ -28,17 +28,16 @@ from emulator.record.device import io_scheduler
 from emulator.record.host import HOST, read_hosts, write_hosts
 from emulator.record.machine import describe_mount
 from emulator.record.out import ResultFolder, read_result, require_apart
-from emulator.record.result import BoundKind, Point, Probe, RunResult
+from emulator.record.result import BoundKind, Point, Probe
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
 from emulator.run.shared import describe_run
 from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools
-from emulator.sweep.planned import planned_point
 from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule
-from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
+from emulator.sweep.summary import conclusions, dataset_facts, first_result, planned_point, summarise
 from emulator.units import counted, show_rate, show_seconds
 
 UNPROBED: tuple[BoundKind, ...] = ("storage", "latency")
@@ -237,10 +236,6 @@ class Leader:
         self._folder.update(probe=probe)
         self._pace.probed(probe)
         self._conclude(self._points)
-
-    def complete(self) -> RunResult:
-        """Mark the result complete, once its step log is written, and return it. Raises StorageError."""
-        return self._folder.complete()
 
     def say_verdict(self) -> None:
         """Print why the sweep ended, after the last line of progress."""

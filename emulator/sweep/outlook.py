@@ -56,10 +56,23 @@ class Pace:
         return self._job.rank_plan(self._manifest, 0, ranks).length
 
     def step(self, ranks: int, points: Sequence[Point]) -> float:
-        """Return the estimated seconds of a step."""
-        workload = self._job.workload
-        least = ranks * workload.loader.batch_size * self.sample_bytes / self._rate
-        return step_seconds(ranks, points, workload.accelerator.step_seconds, least)
+        """Estimate the seconds of a step of `ranks` ranks from the points so far.
+
+        Interpolates linearly between measured counts. Above the largest one, the time grows with the ranks if
+        that one starved, and is constant otherwise. Without points it is that of the accelerator, or of the
+        storage if that takes longer.
+        """
+        known = {point.ranks: point.seconds / point.steps for point in points if point.steps}
+        if not known:
+            workload = self._job.workload
+            reading = ranks * workload.loader.batch_size * self.sample_bytes / self._rate
+            return max(workload.accelerator.step_seconds, reading)
+        counts = sorted(known)
+        last = counts[-1]
+        if ranks > last:
+            starved = any(point.ranks == last and point.x_ideal < 0.98 for point in points)
+            return known[last] * (ranks / last if starved else 1.0)
+        return float(np.interp(ranks, counts, [known[count] for count in counts]))
 
     def run(self, ranks: int, points: Sequence[Point]) -> float:
         """Return the estimated seconds of a run, from the choice of its count to the next choice."""
@@ -106,20 +119,3 @@ class Spools:
             bytes_per_second=rate.bytes_per_second * scale,
             au=rate.au,
         )
-
-
-def step_seconds(ranks: int, points: Sequence[Point], nominal: float, least: float = 0.0) -> float:
-    """Estimate the seconds of a step of `ranks` ranks from the points so far.
-
-    Interpolates linearly between measured counts. Above the largest one, the time grows with the ranks if
-    that one starved, and is constant otherwise. Without points it is the larger of `nominal` and `least`.
-    """
-    known: dict[int, float] = {point.ranks: point.seconds / point.steps for point in points if point.steps}
-    if not known:
-        return max(nominal, least)
-    counts = sorted(known)
-    last = counts[-1]
-    if ranks > last:
-        starved = any(point.ranks == last and point.x_ideal < 0.98 for point in points)
-        return known[last] * (ranks / last if starved else 1.0)
-    return float(np.interp(ranks, counts, [known[count] for count in counts]))

@@ -52,7 +52,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
         opening = (dataset, hosts, memory, world.unjoined, world.differences)
-        with entered(world, partial(leader.open, *opening) if leader else None):
+        with entered(world, partial(leader.open, *opening) if leader else None) as folder:
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
             seen = world.all(np.array([not checks or (job.out / RESULT).is_file()]))
             apart = {host for host, sees in zip(hosts, seen, strict=True) if not sees}
@@ -60,9 +60,9 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                 leader.keep_rows_on(apart)
             part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
             made = agreed(world, lambda: make_spool(job.out, part) if checks else None)
-            files, folder = world.gather(made), node.bcast(made)
+            files, spool_file = world.gather(made), node.bcast(made)
             shares = spool_shares(hosts, files) if leader else []
-            with agreed(world, lambda: Spool(folder, node.rank, node.size)) as spool:
+            with agreed(world, lambda: Spool(spool_file, node.rank, node.size)) as spool:
                 _probe_if_requested(job, dataset, world, checks, leader)
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
                     active = world.rank in order[:count]
@@ -79,7 +79,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                     _probe_if_requested(job, dataset, world, checks, leader)
             agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
             agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
-            return leader.complete() if leader else None
+            return folder.complete() if folder else None
 
 
 def _probe_if_requested(

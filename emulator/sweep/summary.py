@@ -1,7 +1,9 @@
-"""Summarise measured points: their flags, their limits, the knee; and recover a run that was cut off."""
+"""Summarise points, planned or measured: flags, limits, the knee; and recover a run that was cut off."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,7 +32,7 @@ from emulator.analysis.storage_limit import Reading
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Manifest
 from emulator.record.out import read_failure, read_result
-from emulator.record.result import Flag, Point, Probe, RunResult, new_result
+from emulator.record.result import Flag, HostShare, Point, Probe, RunResult, new_result
 from emulator.record.steps import STEP, step_blocks
 from emulator.run.job import TrainingJob, mismatch
 from emulator.run.point import Measured
@@ -80,6 +82,40 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
         loader=job.loader,
         environment=environment,
         flags=tuple(flag for flag in flags if flag),
+    )
+
+
+def planned_point(job: TrainingJob, manifest: Manifest, number: int, hosts: Sequence[str]) -> Point:
+    """Return point `number` with a rank on each of `hosts`, and NaN for measured figures.
+
+    Raises DatasetError for too few samples.
+    """
+    ranks, workload, unknown = len(hosts), job.workload, math.nan
+    plan = job.rank_plan(manifest, number, ranks)
+    samples = plan.length * ranks * workload.loader.batch_size
+    size = round(samples * manifest.total / manifest.samples)
+    shares = (
+        HostShare(host=host, ranks=active, bytes=0, samples=0, cpu_seconds=unknown, cores=0)
+        for host, active in Counter(hosts).items()
+    )
+    return Point(
+        ranks=ranks,
+        hosts=tuple(shares),
+        epochs=math.ceil(plan.length / plan.plan.steps),
+        steps=plan.length,
+        samples=samples,
+        bytes=size,
+        left_out=0,
+        seconds=unknown,
+        samples_per_second=unknown,
+        bytes_per_second=unknown,
+        ideal_samples_per_second=ranks * workload.ideal_samples_per_second,
+        x_ideal=unknown,
+        au=unknown,
+        x_ideal_first=unknown,
+        au_first=unknown,
+        wait_share=unknown,
+        barrier_share=unknown,
     )
 
 

@@ -41,10 +41,6 @@ def ask(endpoint: Endpoint, *words: object, **environment: str) -> Done:
     return done
 
 
-def files_of(endpoint: Endpoint) -> dict[str, bytes]:
-    return {name.removeprefix("data/tiny/"): data for name, data in endpoint.objects.items()}
-
-
 @pytest.fixture(scope="module")
 def grown() -> dict[str, bytes]:
     """The objects that generate makes."""
@@ -66,7 +62,7 @@ def test_objects_are_the_files_of_a_folder_byte_for_byte(made: Endpoint, tmp_pat
     names = (path for path in (tmp_path / "data").rglob("*") if path.is_file())
     folder = {str(path.relative_to(tmp_path / "data")): path.read_bytes() for path in names}
     folder.pop(".feedrate/lock")
-    assert files_of(made) == folder
+    assert {name.removeprefix("data/tiny/"): data for name, data in made.objects.items()} == folder
     made.faults += [Fault("503", 2, key="sample_"), Fault("cut", 1, key="sample_")]
     done = ask(made, "verify", PLACE)
     assert done.status == 0 and "3 requests had to be repeated (busy 2, cut 1)" in done.out

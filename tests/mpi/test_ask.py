@@ -98,7 +98,7 @@ def test_an_interrupted_ask_goes_on(tmp_path: Path) -> None:
     assert not list(place.iterdir())
 
 
-def test_mistakes_are_one_line(tiny: Path, tmp_path: Path) -> None:
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
     for words, says in (
         ((tmp_path, "-w", "unet3d", "-a", "a99"), "there is no workload 'unet3d-a99'"),
         ((tmp_path, "--within", "3s"), "--within 3 s is too short for steps of 636 ms: give it 20 s or more"),

@@ -142,7 +142,7 @@ def test_a_stopped_rank_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path, sto
     assert not outlive(ranks)
 
 
-def test_a_rank_that_is_stopped_at_its_start_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path):
+def test_a_rank_that_is_stopped_at_its_start_ends_the_run_of_the_users_own_mpirun(tiny):
     """The other one waits for it in MPI_Init, where it keeps Python's lock."""
     stops = '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || kill -STOP $$; exec "$@"'
     sooner = "from emulator.run import world; world._START_SECONDS = 2.0; from emulator.__main__ import main"

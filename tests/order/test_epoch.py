@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from emulator.config.workload import AccessSpec
 from emulator.errors import DatasetError
-from emulator.order import MOST_IN_TABLE, Draws, EpochOrder, EpochPlan, RankPlan, batches
+from emulator.order import MOST_IN_TABLE, Draws, EpochOrder, EpochPlan, RankPlan, batches, portions
 
 sizes = st.integers(min_value=1, max_value=300)
 
@@ -20,16 +20,10 @@ def head(order, count):
     return order.at(np.arange(count))
 
 
-def read_in_epoch(
-    samples: int, ranks: int, batch_size: int, seed: int, epoch: int
-) -> list[list[tuple[int, ...]]]:
-    plan = EpochPlan(samples=samples, ranks=ranks, batch_size=batch_size)
-    return [list(batches(plan, rank, seed, epoch)) for rank in range(ranks)]
-
-
 @given(sizes, st.integers(1, 7), st.integers(1, 9), st.integers(0, 2**40), st.integers(0, 20))
 def test_an_epoch_is_the_head_of_its_order_whatever_the_ranks(samples, ranks, batch_size, seed, epoch):
-    by_rank = read_in_epoch(samples, ranks, batch_size, seed, epoch)
+    plan = EpochPlan(samples=samples, ranks=ranks, batch_size=batch_size)
+    by_rank = [list(batches(plan, rank, seed, epoch)) for rank in range(ranks)]
     steps = {len(each) for each in by_rank}
     assert len(steps) == 1, "every rank has the same number of steps"
     assert samples - steps.pop() * ranks * batch_size < ranks * batch_size, "only the tail is left out"
@@ -120,11 +114,11 @@ def test_steps_and_epochs_are_upper_bounds(samples, batch_size, epochs, steps):
     if plan.steps == 0 or (epochs is None and steps is None):
         return
     rank_plan = RankPlan(plan=plan, seed=3, epochs=epochs, steps=steps)
-    read = list(rank_plan.batches(0))
+    read = list(rank_plan.portions(0))
     assert len(read) == rank_plan.length == min(steps or 10**9, plan.steps * (epochs or 10**9))
     places = [rank_plan.place(number) for number in range(rank_plan.length)]
     assert places == [(n // plan.steps, n % plan.steps) for n in range(rank_plan.length)]
-    assert read[: plan.steps] == list(batches(plan, 0, 3, 0))[: rank_plan.length]
+    assert read[: plan.steps] == list(portions(plan, 0, 3, 0))[: rank_plan.length]
     ends = sum(rank_plan.ends_epoch(number) for number in range(rank_plan.length))
     assert ends == -(-rank_plan.length // plan.steps)
 

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from emulator.config.workload import AccessSpec
 from emulator.errors import DatasetError
-from emulator.order import EpochPlan, batches, buffered_order, portions
+from emulator.order import EpochOrder, EpochPlan, _stream_starts, portions
 
 
 @st.composite
@@ -33,6 +35,23 @@ def samples_of(reads, each):
     return [read.file * each + read.first + n for read in reads for n in range(read.samples)]
 
 
+def drawn(plan, rank, seed, epoch):
+    """The batches of a training whose shuffle buffer is played as tf.data documents it."""
+    each, starts = plan.together, _stream_starts(plan, rank)
+    turn, stream = np.divmod(np.arange(plan.steps * plan.batch_size), len(starts))
+    place, first = np.divmod(starts[stream] + turn, each)
+    order, random = EpochOrder(plan.samples // each, seed, epoch), Random(f"{seed} {epoch} {rank}")
+    coming = iter((order.at(place) * each + first).tolist())
+    held, left = list(islice(coming, max(1, plan.access.shuffle_buffer))), []
+    for sample in coming:
+        slot = random.randrange(len(held))
+        left.append(held[slot])
+        held[slot] = sample
+    random.shuffle(held)
+    left += held
+    return [left[step * plan.batch_size :][: plan.batch_size] for step in range(plan.steps)]
+
+
 @given(plans(), st.integers(0, 2**40), st.integers(0, 20))
 def test_every_sample_is_read_once_and_used_once_and_by_one_rank(plan, seed, epoch):
     read, used = Counter(), Counter()
@@ -41,7 +60,7 @@ def test_every_sample_is_read_once_and_used_once_and_by_one_rank(plan, seed, epo
         assert len(steps) == plan.steps
         assert {step.samples for step in steps} <= {plan.batch_size}
         read.update(samples_of([read for step in steps for read in step.reads], plan.samples_per_file))
-        used.update(sample for batch in batches(plan, rank, seed, epoch) for sample in batch)
+        used.update(sample for batch in drawn(plan, rank, seed, epoch) for sample in batch)
     assert read == used
     assert len(used) == plan.samples - plan.left_out
     assert set(used.values()) <= {1}
@@ -51,34 +70,11 @@ def test_every_sample_is_read_once_and_used_once_and_by_one_rank(plan, seed, epo
 def test_what_is_drawn_has_been_read_by_then(plan, seed):
     for rank in range(plan.ranks):
         there: set[int] = set()
-        for step, batch in zip(portions(plan, rank, seed, 0), batches(plan, rank, seed, 0), strict=True):
+        for step, batch in zip(portions(plan, rank, seed, 0), drawn(plan, rank, seed, 0), strict=True):
             there.update(samples_of(step.reads, plan.samples_per_file))
             assert there.issuperset(batch)
             there.difference_update(batch)
             assert len(there) <= max(plan.access.shuffle_buffer - 1, 0), "the buffer holds no more"
-
-
-@given(st.integers(1, 400), st.integers(0, 500), st.integers(0, 2**60), st.integers(0, 9), st.integers(0, 9))
-def test_a_shuffle_buffer_moves_no_sample_forward_by_more_than_its_size(length, buffer, seed, epoch, rank):
-    order = buffered_order(length, buffer, seed, epoch, rank)
-    assert sorted(order.tolist()) == list(range(length))
-    assert (order - np.arange(length)).max() <= max(buffer - 1, 0)
-    assert np.array_equal(order, buffered_order(length, buffer, seed, epoch, rank))
-
-
-def test_a_shuffle_buffer_draws_as_one_that_is_played_does():
-    """Against the algorithm as tf.data documents it, with the same draws."""
-    length, buffer = 5000, 64
-    slots = np.random.Generator(np.random.Philox(key=np.array([3, 2], np.uint64), counter=1)).integers(
-        buffer, size=length - buffer
-    )
-    held, expected = list(range(buffer)), []
-    for number, slot in enumerate(slots, start=buffer):
-        expected.append(held[slot])
-        held[slot] = number
-    order = buffered_order(length, buffer, 3, 2, 1).tolist()
-    assert order[: length - buffer] == expected
-    assert sorted(order[length - buffer :]) == sorted(held)
 
 
 @given(plans(), st.integers(0, 2**40))
@@ -132,7 +128,7 @@ def test_a_run_is_read_at_once_wherever_it_lies_before_its_samples_are_used(plan
     used = Counter()
     for rank in range(plan.ranks):
         there: set[int] = set()
-        for step, batch in zip(portions(plan, rank, seed, 0), batches(plan, rank, seed, 0), strict=True):
+        for step, batch in zip(portions(plan, rank, seed, 0), drawn(plan, rank, seed, 0), strict=True):
             assert all((read.first % run, read.samples, read.how) == (0, run, "alone") for read in step.reads)
             there.update(samples_of(step.reads, each))
             assert there.issuperset(batch)

@@ -162,8 +162,8 @@ def test_published_throughput_counts_the_first_step_up_to_v1() -> None:
 
 
 def test_a_reference_without_the_workload_is_said() -> None:
-    tiny = changed(replace(plain_sweep()))
-    tiny = replace(tiny, workload={**tiny.workload, "name": "unet3d-tiny"})
+    made = plain_sweep()
+    tiny = replace(made, workload={**made.workload, "name": "unet3d-tiny"})
     submissions, _ = load_reference("mlperf_storage_v1_0")
     assert "No published row ran unet3d_tiny." in compare([("a", tiny)], submissions).cautions
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -127,7 +126,7 @@ def test_time_at_a_barrier_is_what_the_last_rank_did() -> None:
     """Two ranks, a barrier a step: one waits for data, the other for it; nothing is lost."""
     rows = np.zeros(4, dtype=STEP)
     rows["rank"], rows["step"], rows["compute"] = [0, 1, 0, 1], [0, 0, 1, 1], 1.0
-    rows["wait"], rows["barrier"] = [3.0, 0.5, 0.0, 0.0], [0.0, 2.5, 0.0, 0.0]
+    rows["wait"] = [3.0, 0.5, 0.0, 0.0]
     rows["overshoot"], rows["barrier"] = [0, 0, 0, 2.0], [0, 2.5, 2.0, 0]
     for sync, expected in (
         ("step", {"compute": 1.0, "wait": 1.5, "barrier": 0.0, "overshoot": 1.0}),
@@ -143,17 +142,12 @@ def test_the_longest_request_is_the_measured_one() -> None:
     assert longest[-1] == 0.0313 and max(longest[:-1]) <= 0.0313
 
 
-def png_size(path: Path) -> tuple[int, int]:
-    raw = path.read_bytes()
-    assert raw.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = struct.unpack(">II", raw[16:24])
-    return width, height
-
-
 def test_pictures_are_written_whole(tmp_path: Path) -> None:
     made = flagged_sweep()
     draw_result(with_steps(made), tmp_path / "a.png", "png")
-    assert png_size(tmp_path / "a.png")[0] > 2000
+    drawn = (tmp_path / "a.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG\r\n\x1a\n")
+    assert int.from_bytes(drawn[16:20]) > 2000, "px wide"
     draw_result(EXAMPLES["empty"](), tmp_path / "a.svg", "svg")
     assert ET.fromstring((tmp_path / "a.svg").read_text()).tag == f"{SVG}svg"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]

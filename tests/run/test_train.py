@@ -230,7 +230,7 @@ def test_the_loader_begins_with_nothing_where_the_workload_says_so(refill, calls
     log, clock = StepLog(0, 0), MonotonicClock()
     train(plan, loader, Accelerator(repeat(0.0), clock).compute, log, clock)
     assert len(read) == calls
-    assert loader.seen == list(plan.batches(0))
+    assert loader.seen == [tuple(read.file for read in step.reads) for step in plan.portions(0)]
     assert log.rows()["epoch"].tolist() == [0] * 10 + [1] * 10 + [2] * 5
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from clocks import LateClock
 from synthetic_results import point
 
 from emulator.analysis.search import KneeSearch
@@ -44,19 +45,12 @@ def test_what_a_run_takes_beside_its_steps_is_learnt(tmp_path):
     assert learns.between() == pytest.approx(6.0)
 
 
-class Clock:
-    seconds = 0.0
-
-    def now(self):
-        return self.seconds
-
-
 @pytest.mark.parametrize(("limit", "most"), [(0.4, 4), (5.0, 20), (100.0, 4), (math.inf, 20)])
 def test_a_sweep_is_played_before_it_begins(limit, most):
-    search = KneeSearch(maximum=12)
-    clock = Clock()
+    search, clock = KneeSearch(maximum=12), LateClock(0.0)
+    clock.time = 0.0
     schedule = Adaptive(search, clock, 60)
     counts = schedule.expected((), limit)
     assert counts[0] == schedule.next_count([]) and 2 <= len(counts) <= most
-    clock.seconds = 45.0
+    clock.time = 45.0
     assert schedule.seconds_left == 15.0

@@ -41,7 +41,7 @@ def test_the_batches_are_the_plans():
     sizes = np.arange(50.0) ** 2
     size = batch_bytes(course, sizes)
     for rank in range(3):
-        expected = [sizes[list(batch)].sum() for batch in course.batches(rank)]
+        expected = [sizes[[read.file for read in step.reads]].sum() for step in course.portions(rank)]
         np.testing.assert_array_equal(size[:, rank], expected)
 
 

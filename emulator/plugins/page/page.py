@@ -34,7 +34,7 @@ from emulator.report.training_figures import StorageLimit, hosts_over_time, thro
 from emulator.report.view import again, kind_of, limits, marks, notes, title
 from emulator.run.preflight import Rules
 from emulator.sweep.summary import recovered
-from emulator.text import masked, printable
+from emulator.text import shown
 from emulator.units import show_bytes, show_rate, show_seconds
 
 LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
@@ -300,7 +300,7 @@ def render(template: str, **values: Any) -> str:
     text: str = environment.get_template(template).render(
         css=markup(css), script=markup(script), glossary=glossary, version=__version__, **values
     )
-    return masked(printable(text))
+    return shown(text)
 
 
 MOST_ROWS = 24
