@@ -67,6 +67,14 @@ def test_a_file_is_read_in_the_requests_of_the_job():
     assert pattern(whole(100, 50_000), 100).access.head_bytes == 0
 
 
+def test_files_of_all_sizes_that_are_read_at_once_have_no_header():
+    """A typical first read, of all of a file, is less than the largest file."""
+    at_once = pieces(50_000, 80) + pieces(120_000, 30)
+    reads = replace(whole(110, 70_000), sizes=(50_000, 120_000), requests=at_once, heads=at_once)
+    found = pattern(reads, 110)
+    assert (found.access.head_bytes, found.block_bytes) == (0, 122_880)
+
+
 @pytest.mark.parametrize(("tails", "tail"), [(100, 172), (10, 0)])
 def test_the_end_of_files_is_read_first_where_the_job_does(tails, tail):
     reads = replace(whole(100, 2**20), heads=pieces(4096, 100), requests=pieces(2**18, 400))

@@ -479,7 +479,8 @@ def access_of(
         first = padded(math.ceil(reads.heads.typical()))
         if _large(reads.requests) < _SEVERAL * reads.visits:  # one for each file, besides its header
             request = max(reads.sizes)
-        head = first if first < request else 0
+        headed = reads.requests.count >= _SEVERAL * reads.visits
+        head = first if headed and first < request else 0
     wanted = max(request, reads.readahead if reads.sizes_only else 0)
     tailed = head and reads.tails > WHOLE * reads.visits
     access = AccessSpec(
