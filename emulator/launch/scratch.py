@@ -96,9 +96,7 @@ def _guarded(folder: Path) -> Iterator[None]:
 def _clear(folder: Path) -> None:
     """Remove the folder of a process that was killed, and end the processes that use it."""
     for attempt in range(_TRIES):
-        # strace, told to detach while the job dies, may wait for ever and keep the job's processes stopped.
-        number = {0: signal.SIGTERM, _TRIES - 1: signal.SIGKILL}.get(attempt, 0)
-        users = 0
+        number, users = 0 if attempt else signal.SIGTERM, 0
         for process in started_with(folder.name):
             with suppress(OSError):
                 os.kill(process, number)
