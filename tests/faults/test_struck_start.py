@@ -22,6 +22,7 @@ SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_signal_at_a_random_moment_of_the_start_is_answered_by_silence_or_a_line(tiny, tmp_path):
     """It strikes the command, its group as Ctrl-C does, or one process below it: launcher, server, rank."""
     seed = os.environ.get("FEEDRATE_FAULTS_SEED", "2/")
