@@ -153,17 +153,22 @@ class Tracer:
         return process in self._process
 
     def _look_at(self, process: int) -> None:
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError):
             for thread in Path(f"/proc/{process}/task").iterdir():
                 self._process[int(thread.name)] = process
             for link in Path(f"/proc/{process}/fd").iterdir():
-                path = os.fsencode(link.readlink())
-                if path.startswith(b"/"):
-                    lines = Path(f"/proc/{process}/fdinfo/{link.name}").read_text().splitlines()
-                    facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-                    key, direct = self._key(process), bool(int(facts["flags"], 8) & os.O_DIRECT)
-                    self.reduction.opened(key, process, int(link.name), path, direct)
-                    self.reduction.sought(key, process, int(link.name), path, int(facts["pos"]))
+                self._look_at_file(process, link)
+
+    def _look_at_file(self, process: int, link: Path) -> None:
+        with suppress(OSError, ValueError, KeyError):  # it may be closed meanwhile
+            path, descriptor = os.fsencode(link.readlink()), int(link.name)
+            if not path.startswith(b"/"):
+                return
+            lines = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text(encoding="ascii").splitlines()
+            facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            key, direct = self._key(process), bool(int(facts["flags"], 8) & os.O_DIRECT)
+            self.reduction.opened(key, process, descriptor, path, direct)
+            self.reduction.sought(key, process, descriptor, path, int(facts["pos"]))
 
     def feed(self, data: bytes, source: int = 0) -> None:
         """Parse the next bytes of the output of the strace with the number `source`."""

@@ -94,7 +94,7 @@ _events: _Events | None = None
 _tracing = ""
 """Path of the file that exists while calls are traced; empty if they are not."""
 _traced = 0
-"""This process, if it asked to be traced: a forked child has to ask for itself."""
+"""ID of the process that asked to be traced: a forked child has to ask for itself."""
 _loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
 """Number and present epoch of each loader."""
 _count = 0
