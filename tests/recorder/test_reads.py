@@ -81,7 +81,7 @@ def test_a_file_that_was_open_before_its_process_was_traced_is_read_from_its_off
     tracer = Tracer(reduction, lambda process: "loader")
     with path.open("rb", buffering=0) as file:
         file.read(1000)
-        assert own in tracer.adopt(own) and tracer.knows(own)
+        assert own in tracer.adopt(own) and tracer.process(own) == own
         for size in (600, 400):
             tracer.feed(f'{own} read({file.fileno()}<{path}>, ""..., {size}) = {size} <0.00001>\n'.encode())
     seen = reduction.seen("loader", {}, False)
@@ -251,6 +251,20 @@ def test_loaders_that_a_job_makes_anew_for_each_epoch_do_not_count_their_process
     ((found, table),) = seen.found("here")
     assert (found.epochs, found.steps, len(table)) == (3, 30, 30)
     assert found.batch_storage_bytes == 100 and found.reads.call_bytes == 3000
+
+
+def test_opened_files_count_for_no_loader_whose_calls_are_traced(tmp_path):
+    """A pool that a job which marks its steps starts anew after tracing reports what its Pythons open."""
+    (tmp_path / "one.dat").write_bytes(bytes(5000))
+    seen = watch.Watch(traced=True)
+    tell = lambda **event: seen.events(json.dumps(event).encode() + b"\n")  # noqa: E731
+    loop, reader, other = 2**22 + 1, 2**22 + 2, 2**22 + 3  # no such processes
+    tell(k="l", p=loop, l=0, rank=0, f={"batch_size": 4, "marked": True}, torch="", w=[], t=loop)
+    for process, parent in ((reader, loop), (other, 1)):
+        tell(k="p", p=process, pp=parent)
+        tell(k="o", p=process, f=str(tmp_path / "one.dat"))
+    assert seen.reduction.group((loop, 0)).totals["visits"] == 0
+    assert seen.rest().visits == 1 and seen.rest().bytes == 5000 and not seen.lost
 
 
 def test_quantiles_end_at_the_extremes():

@@ -114,8 +114,8 @@ class Listener:
     def _trace(self) -> None:
         """Attach strace to the processes that ask for it, and to their children."""
         asking, self._watch.asking = self._watch.asking, []
-        for process in asking if self._tracing.exists() else ():
-            if family := self._watch.tracer.adopt(process):
+        for process in asking:
+            if not self._watch.traced_until and (family := self._watch.tracer.adopt(process)):
                 tracer = strace.attach(family)
                 assert tracer.stdout is not None
                 _widen(tracer.stdout.fileno())
@@ -138,11 +138,11 @@ class Listener:
         for tracer in self._tracers.values():
             tracer.kill()
         deadline = time.monotonic() + _END_SECONDS
-        self._pipes.unregister(self._events)
         while self._tracers and time.monotonic() < deadline:
             for key, _ in self._pipes.select(_POLL_SECONDS):
-                self._calls_of(key.fd)
-        self._pipes.register(self._events, selectors.EVENT_READ)
+                if key.fd in self._tracers:  # events are for later: reads end with the present batches
+                    self._calls_of(key.fd)
+            time.sleep(0.001)
         self._watch.end_reads()
 
     def stop(self) -> None:

@@ -93,6 +93,12 @@ def plain(path: bytes) -> bytes:
     return path.decode("unicode_escape", "replace").encode("latin-1", "replace")
 
 
+def _facts(file: str) -> dict[str, str]:
+    """Return the lines "NAME:<tab>VALUE" of a file of /proc. Raises OSError."""
+    lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
 def _children(process: int) -> list[int]:
     found: list[int] = []
     with suppress(OSError):
@@ -148,14 +154,11 @@ class Tracer:
             self._look_at(one)
         return found
 
-    def knows(self, process: int) -> bool:
-        """Return True if calls of `process` are, or were, traced."""
-        return process in self._process
-
     def _look_at(self, process: int) -> None:
         with suppress(OSError):
             for thread in Path(f"/proc/{process}/task").iterdir():
-                self._process[int(thread.name)] = process
+                if len(self._process) < _MOST_PROCESSES:
+                    self._process[int(thread.name)] = process
             for link in Path(f"/proc/{process}/fd").iterdir():
                 self._look_at_file(process, link)
 
@@ -164,8 +167,7 @@ class Tracer:
             path, descriptor = os.fsencode(link.readlink()), int(link.name)
             if not path.startswith(b"/"):
                 return
-            lines = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text(encoding="ascii").splitlines()
-            facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            facts = _facts(f"/proc/{process}/fdinfo/{descriptor}")
             key, direct = self._key(process), bool(int(facts["flags"], 8) & os.O_DIRECT)
             self.reduction.opened(key, process, descriptor, path, direct)
             self.reduction.sought(key, process, descriptor, path, int(facts["pos"]))
@@ -201,8 +203,7 @@ class Tracer:
         if found is None:
             found = thread
             with suppress(OSError, ValueError, KeyError):
-                status = Path(f"/proc/{thread}/status").read_text(encoding="utf-8", errors="replace")
-                facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+                facts = _facts(f"/proc/{thread}/status")
                 found = int(facts["Tgid"])
                 if len(self.parents) < _MOST_PROCESSES:
                     self.parents.setdefault(found, int(facts["PPid"]))

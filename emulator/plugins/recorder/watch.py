@@ -145,10 +145,9 @@ class Watch:
         self._alive.discard(process)
 
     def _file_opened(self, event: Mapping[str, Any]) -> None:
-        process = _number(event, "p")
-        if self.tracer.knows(process):
-            return
-        self.reduction.named(self._group(process), str(event["f"]).encode(errors="surrogateescape"))
+        group = self._group(_number(event, "p"))
+        if not self.traced or group not in self.loaders:  # reads of a loader's processes are traced calls
+            self.reduction.named(group, str(event["f"]).encode(errors="surrogateescape"))
 
     def _accelerator(self, event: Mapping[str, Any]) -> None:
         self.accelerators[_number(event, "p")] = str(event["name"])[:100]
