@@ -339,16 +339,20 @@ def require_limits(ranks: int, family: Family) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # root has no such limit
         return
-    import psutil  # imported here: root does not pay for it
-
-    every = (process.info for process in psutil.process_iter(["num_threads", "uids"]))
-    used = sum(facts["num_threads"] for facts in every if facts["uids"].real == os.getuid())
+    used = sum(_threads_of_user(Path(entry.path)) for entry in os.scandir("/proc") if entry.name.isdigit())
     needed = used + 20 + _PROCESSES_A_RANK * ranks
     if soft < needed:
         raise LaunchError(
             f"{ranks} ranks need {needed} processes and threads, and {soft} are allowed",
             f"ulimit -u {needed}",
         )
+
+
+def _threads_of_user(process: Path) -> int:
+    try:
+        return len(list((process / "task").iterdir())) if process.stat().st_uid == os.getuid() else 0
+    except OSError:
+        return 0
 
 
 _BANNERS = (

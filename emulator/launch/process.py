@@ -85,12 +85,8 @@ def no_heartbeat(rank: int, host: str, seconds: float, pid: int) -> str:
 
 def oom_kills() -> int:
     """Return the number of OOM kills in this cgroup, else on this host."""
-    files = [
-        *cgroup_files("memory", "memory.events"),
-        *cgroup_files("memory", "memory.oom_control"),
-        Path("/proc/vmstat"),
-    ]
-    for line in read_text(files[0]).splitlines():
+    files = cgroup_files("memory", "memory.events") or cgroup_files("memory", "memory.oom_control")
+    for line in read_text(files[0] if files else "/proc/vmstat").splitlines():
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return 0
