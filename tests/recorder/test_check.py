@@ -10,12 +10,13 @@ import pytest
 from emulator.analysis.flags import unlike_job
 from emulator.config.workload import JobSpec, ReplaySpec, load_workload
 from emulator.errors import SpecError
-from emulator.plugins.recorder.check import _amplification, _kept, _more_requests, _stored, _uncertain, _why
+from emulator.plugins.recorder.check import _amplification, _kept, _more_requests, _stored, _why
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.reads import Reads
 from emulator.plugins.recorder.replay import _pace
 from emulator.plugins.recorder.steps import Pace
+from emulator.plugins.recorder.watch import uneven
 from emulator.record.steps import STEP
 
 
@@ -90,15 +91,12 @@ def test_a_job_that_keeps_samples_in_memory_reads_less_than_its_replay(share, ma
     assert _kept(loader, workload) == pytest.approx(kept)
 
 
-@pytest.mark.parametrize(("run", "steps", "uncertain"), [(0, 140, 0.0), (50, 140, 0.125), (50, 440, 0.03125)])
-def test_few_runs_leave_the_bytes_of_a_sample_uncertain(run, steps, uncertain):
-    """Each of two workers may have read a run of 50 samples more than it delivered."""
-    workload = load_workload("unet3d-tiny")
-    access = replace(workload.access, pattern="sequential", run_samples=run)
-    workload = replace(workload, access=access)
-    loader = Loader(rank=0, host="", process=1, settings=Settings(workers=2), epochs=1, steps=steps,
-                    samples=4 * steps, read_steps=40, reads=Reads())  # fmt: skip
-    assert _uncertain(loader, 1, workload) == pytest.approx(uncertain, rel=0.01)
+@pytest.mark.parametrize(("every", "uncertain"), [(1, 0.0), (2, 0.005), (50, 0.245)])
+def test_bytes_that_are_read_in_few_large_pieces_are_uncertain(every, uncertain):
+    """A piece is read when the first of its batches is requested; there are a hundred batches."""
+    progress = [(batch, -(-batch // every) * every) for batch in range(101)]
+    assert uneven(progress) == pytest.approx(uncertain)
+    assert uneven([]) == uneven([(3, 7), (3, 7)]) == 0
 
 
 @pytest.mark.parametrize(("rate", "also"), [(100.0, False), (80.0, True)])

@@ -101,7 +101,7 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         request_bytes=observation.request_bytes if counted else None,
         replay_request_bytes=made.request_bytes if counted else None,
         kept=_kept(loader, workload),
-        uncertain=_uncertain(loader, ranks, workload),
+        uncertain=loader.uneven if loader.settings.iterable else 0.0,
         refilled=job.pauses * workload.batches_ahead,
         hidden=max(0.0, job.waited - made.pace.waited) if workload.accelerator.provenance == "bound" else 0.0,
     )
@@ -169,16 +169,6 @@ def _kept(loader: Loader, workload: Workload) -> float:
     return max(0.0, 1 - loader.batch_call_bytes / workload.batch_bytes)
 
 
-def _uncertain(loader: Loader, ranks: int, workload: Workload) -> float:
-    """Return the relative uncertainty of a sample's bytes, where each worker reads runs of samples.
-
-    A worker has read up to a run more than it has delivered, half of one at a mean.
-    """
-    untraced = loader.steps - loader.seen_steps or loader.steps
-    delivered = untraced / ranks * workload.loader.batch_size
-    return max(1, loader.settings.workers) * workload.access.run_samples / 2 / max(1.0, delivered)
-
-
 def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags: Sequence[str]) -> str:
     """Return the reasons in the recording why the replay is unlike the job."""
     step, reasons = written.observation.step, []
@@ -188,7 +178,7 @@ def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags
         reasons.append(f"it stops every {1 / written.pace.pauses:.0f} steps")
     if rates.uncertain > UNLIKE:
         more = math.ceil(loader.steps * rates.uncertain / UNLIKE / len(main_loaders(written.observation)))
-        reasons.append(f"the job reads runs of samples, of which few were recorded: record {more} steps")
+        reasons.append(f"the job reads in large pieces, of which few were recorded: record {more} steps")
     if len(reasons) == sum(value > most for value, most in rates.differences) == 1:
         return reasons[0]  # nothing else is distrusted
     of_job = loader.reads.bytes / loader.asked_batches if loader.asked_batches else 0.0

@@ -60,6 +60,7 @@ def main_loader(observation: Observation) -> Loader | None:
         batch_cpu_seconds=fmean(one.batch_cpu_seconds for one in alike),
         batch_call_bytes=_mean([one.batch_call_bytes for one in alike]),
         batch_storage_bytes=_mean([one.batch_storage_bytes for one in alike]),
+        uneven=max(one.uneven for one in alike),
         reads=reduce(Reads.plus, (one.reads for one in alike)),
     )
 

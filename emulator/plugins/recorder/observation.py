@@ -83,11 +83,13 @@ class Loader:
     """Mean bytes that read(2) and the like returned per batch, untraced; None: not known."""
     batch_storage_bytes: float | None = None
     """Mean bytes from storage per batch, untraced if batches came after tracing; None: not known."""
+    uneven: float = 0.0
+    """Relative uncertainty of `batch_call_bytes`, as workers read in large pieces; 0: not known."""
     reads: Reads
 
     def __post_init__(self) -> None:
         at_least(1, self, "ahead")
-        at_least(0, self, "rank", "epochs", "steps", "samples", "batch_samples", "others")
+        at_least(0, self, "rank", "epochs", "steps", "samples", "batch_samples", "others", "uneven")
         at_least(0, self, "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes")
 
     @property

@@ -293,6 +293,11 @@ def amount_of(loader: Loader, alike: Sequence[Loader]) -> Amount:
         visit = max(1.0, reads.visit_size / max(1, reads.visits))
         return Amount(total=reads.visit_size, run=visit, request=visit)
     run, request = reads.runs.typical(), reads.requests.typical()
+    if _read_at_first(loader, request):
+        raise SpecError(
+            f"the job read {show_bytes(reads.bytes)} into memory at first, and nothing in its later steps",
+            "record it with more data",
+        )
     return Amount(total=reads.bytes - reads.index_bytes, run=run, request=request)
 
 
@@ -380,11 +385,25 @@ def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
 def _fill(loader: Loader) -> float:
     """Return the samples read per delivered sample, above 1 while a buffer of samples filled."""
     reads, later = loader.reads, loader.batch_call_bytes
-    ahead = loader.settings.iterable or (loader.settings.marked and loader.settings.workers)
-    if not (ahead and later and loader.asked_batches) or reads.sizes_only or _mapped(reads):
+    if not (_reads_ahead(loader) and later and loader.asked_batches):
         return 1.0
     filled = (reads.bytes - reads.index_bytes) / loader.asked_batches / later
     return filled if filled > _FILLED else 1.0
+
+
+def _read_at_first(loader: Loader, request: float) -> bool:
+    """Return True if less than a `request` was read after tracing, not ten times as much or more."""
+    later, steps = loader.batch_call_bytes, loader.steps - loader.seen_steps
+    if not (_reads_ahead(loader) and later is not None and loader.asked_batches):
+        return False
+    return steps * later < request < steps * loader.reads.bytes / loader.asked_batches / 10
+
+
+def _reads_ahead(loader: Loader) -> bool:
+    """Return True if it is visible in bytes of calls, but not in batches, how far the job reads ahead."""
+    reads, settings = loader.reads, loader.settings
+    ahead = settings.iterable or (settings.marked and settings.workers)
+    return bool(ahead) and not (reads.sizes_only or _mapped(reads))
 
 
 Order = Literal["sequential", "random", "partly"]

@@ -26,6 +26,8 @@ from emulator.record.device import Counters, DeviceReads, counters_of
 MOST_LOADERS = 1000
 _MOST_POLLED = 256
 """Most processes whose counters are polled."""
+_MOST_POLLS = 20_000
+"""Most polls of which `progress` is kept, over an hour."""
 
 Key = tuple[int, int]
 """Key of a DataLoader: the process that made it, and its number there."""
@@ -53,6 +55,8 @@ class _Seen:
     """(steps, bytes that calls of `readers` returned) when the number of `readers` changed."""
     called: tuple[int, int] = (0, 0)
     """Steps with the same `readers`, and bytes of their calls meanwhile; of the longest such time."""
+    progress: list[tuple[int, int]] = field(default_factory=list)
+    """Batches requested from workers, and bytes that calls of these returned, at each poll after tracing."""
 
 
 class Watch:
@@ -218,9 +222,12 @@ class Watch:
                 self._alive.discard(process)
         if self.traced and self._device is None:
             self._find_device()
-        for seen in self.loaders.values():
+        for key, seen in self.loaders.items():
             if seen.readers:
                 self._count_calls(seen, [process for process in seen.readers if process in self._alive])
+            elif self.traced_until and seen.workers and len(seen.progress) < _MOST_POLLS:
+                calls = self._counters([key], self._used).get("calls", 0)
+                seen.progress.append((seen.track.batches[1], calls))
 
     def _find_device(self) -> None:
         """Begin to count the requests that the device of the first loader's data gets."""
@@ -325,6 +332,7 @@ class Watch:
             batch_cpu_seconds=batch_cpu,
             batch_call_bytes=call_bytes,
             batch_storage_bytes=used["storage"] / batches if "storage" in used else None,
+            uneven=max(uneven(self.loaders[key].progress) for key in keys),
             reads=self.reduction.seen(first, counters, not self.traced),
         )
         return loader, table
@@ -371,6 +379,20 @@ class Watch:
             if process not in mine:
                 counters.update(used)
         return self.reduction.seen("rest", counters, sizes_only=True)
+
+
+def uneven(progress: Sequence[tuple[int, int]]) -> float:
+    """Return how far the bytes so far were off those of a steady rate, relative to all: half the range.
+
+    `progress` has (batches, bytes), both rising.
+    """
+    if not progress:
+        return 0.0
+    batches, read = np.array(progress, np.float64).T
+    batches, read = batches - batches[0], read - read[0]
+    if not batches[-1] or not read[-1]:
+        return 0.0
+    return float(np.ptp(read / read[-1] - batches / batches[-1]) / 2)
 
 
 @dataclass(slots=True)
