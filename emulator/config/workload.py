@@ -74,9 +74,11 @@ class AccessSpec:
     columns: tuple[str, ...] = ()
     """Parquet: columns that are read; empty: all."""
     bytes_read: Bytes = 0
-    """Bytes of a sample that are read: those of these columns, or pieces of its bytes; 0: all of it."""
-    pieces: int = 1
-    """Format bytes: places that `bytes_read` lie at, spread over the sample."""
+    """Mean bytes that are read for a sample: those of these columns, or of its `places`; 0: all of it."""
+    places: tuple[tuple[int, ...], ...] = ()
+    """Format bytes: where samples are read, if not in one place of a file: for each of some samples, offset
+    from its first byte and bytes of each place in turn. Any sample is read as one of these. Samples overlap,
+    as random crops do, if that reaches further than a sample, and if `bytes_read` are more than it has."""
     head_bytes: Bytes = 0
     """Files that are read whole: bytes of a first request, as for a header; 0: it is like the others."""
     tail_bytes: Bytes = 0
@@ -105,10 +107,15 @@ class AccessSpec:
     DLIO. never: reading goes on over the border."""
 
     def __post_init__(self) -> None:
-        at_least(1, self, "streams", "pieces")
+        at_least(1, self, "streams")
         at_least(
             0, self, "shuffle_buffer", "run_samples", "bytes_read", "chunk_bytes", "head_bytes", "tail_bytes"
         )
+        if self.places and not self.bytes_read:
+            raise SpecError("places needs access.bytes_read, the mean of their bytes", "set both")
+        for one in self.places:
+            if not one or len(one) % 2 or min(one) < 0 or not all(one[1::2]):
+                raise SpecError(f"places has {list(one)}, which are no offsets and bytes in turn")
         if self.head_bytes % BLOCK_BYTES:
             raise SpecError(f"head_bytes must be a multiple of {BLOCK_BYTES}, not {self.head_bytes}")
         if self.tail_bytes and not self.head_bytes:
@@ -263,7 +270,7 @@ class ReplaySpec:
     kept: float = 0.0
     """Share of the replay's bytes that the job, which keeps samples in memory, does not read later."""
     uncertain: float = 0.0
-    """Relative uncertainty of a sample's bytes, where the job reads runs of samples and few were recorded."""
+    """Relative uncertainty of a sample's bytes, where the job reads in large pieces and few were recorded."""
     refilled: float = 0.0
     """Largest share of the batches that are read while the job uses another DataLoader, as for validation."""
     hidden: float = 0.0

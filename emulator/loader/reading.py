@@ -75,8 +75,9 @@ class WholeReader:
         return int(self.samples.sizes[index])
 
     def sample_bytes(self) -> int:
-        """Return the mean bytes of a sample, estimated from the first 64 files; at least 1."""
-        return max(1, int(np.mean(self.samples.sizes[:64])) // self.samples.samples_per_file)
+        """Return the mean bytes that are read for a sample, estimated from the first 64 files; at least 1."""
+        mean = int(np.mean(self.samples.sizes[:64])) // self.samples.samples_per_file
+        return max(1, self.access.bytes_read or mean)
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
         """See Storage.scanner. Also None with checksums, and for samples of several files."""

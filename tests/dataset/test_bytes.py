@@ -27,18 +27,31 @@ def test_samples_cover_a_file_once(size, samples):
     assert at == size
 
 
-@example(size=513, samples=4, wanted=128, pieces=7)
-@given(size=SIZES, samples=st.integers(1, 50), wanted=st.integers(1, 10**7), pieces=st.integers(1, 200))
-def test_pieces_lie_in_their_sample_apart_and_have_the_bytes(size, samples, wanted, pieces):
-    index = Stretches("f", size, samples, wanted, pieces)
+@example(size=513, samples=4, wanted=128)
+@given(size=SIZES, samples=st.integers(1, 50), wanted=st.integers(1, 10**7))
+def test_a_part_lies_in_its_sample_or_overlaps_the_next_if_it_is_longer(size, samples, wanted):
+    index = Stretches("f", size, samples, wanted)
     for number in range(samples):
         begin, end = size * number // samples, size * (number + 1) // samples
+        (found,) = index.extents(Read(0, number), 4096)
+        assert [found] == index.extents(Read(0, number), 8192)
+        assert found.size == min(wanted, size)
+        assert found.offset >= begin or found.size > end - begin
+        assert found.offset + found.size <= (end if found.size <= end - begin else size)
+
+
+LAYOUT = st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**5)), min_size=1, max_size=9)
+
+
+@given(size=SIZES, samples=st.integers(1, 50), layouts=st.lists(LAYOUT, min_size=1, max_size=5))
+def test_a_sample_is_read_in_the_places_of_one_of_the_recorded_ones(size, samples, layouts):
+    places = tuple(tuple(number for place in layout for number in place) for layout in layouts)
+    index = Stretches("f", size, samples, 1, places)
+    for number in range(samples):
         found = index.extents(Read(0, number), 4096)
-        assert found == index.extents(Read(0, number), 8192)
-        assert sum(extent.size for extent in found) == min(wanted, end - begin)
-        for one in found:
-            assert begin <= one.offset and one.offset + one.size <= end
-        assert all(a.offset + a.size <= b.offset for a, b in pairwise(found))
+        assert all(one.offset >= 0 and one.offset + one.size <= size for one in found)
+        if max(at + length for layout in layouts for at, length in layout) <= size:
+            assert [one.size for one in found] in [[length for _, length in layout] for layout in layouts]
 
 
 @given(size=SIZES, samples=st.integers(1, 300), cuts=st.sets(st.integers(1, 299)))
@@ -62,7 +75,7 @@ def test_any_files_are_adopted_as_bytes_and_their_pieces_read(tmp_path):
     workload = tmp_path / "w.toml"
     workload.write_text(
         'name = "w"\ntitle = "pieces"\n[sample]\nformat = "bytes"\nbytes_mean = 50005\n'
-        "[access]\nbytes_read = 5000\npieces = 4\n"
+        "[access]\nbytes_read = 5000\nplaces = [[0, 1250, 9000, 1250, 20000, 1250, 30000, 1250]]\n"
         "[loader]\nbatch_size = 2\nworkers = 2\nprefetch = 2\nblock_bytes = 4096\ncrop = []\n"
         '[accelerator]\nname = "a"\nstep_seconds = 0.001\nstep_batch_size = 2\nprovenance = "chosen"\n'
     )

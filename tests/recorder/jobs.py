@@ -74,6 +74,20 @@ class Slices(Dataset):
         return torch.frombuffer(bytearray(self.opened.read(self.each)), dtype=torch.uint8).sum()
 
 
+class Crops(Slices):
+    """Three chunks of 16 kB, each eight behind the last, at a random place."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.opened is None:
+            self.opened = self.file.open("rb", buffering=0)
+        first = 16384 * int(torch.randint(0, self.file.stat().st_size // 16384 - 17, ()))
+        chunks = (os.pread(self.opened.fileno(), 16384, first + 8 * 16384 * number) for number in range(3))
+        return torch.tensor(sum(map(len, chunks)))
+
+
 class Mapped(Slices):
     """The first eighth of each slice, from a map."""
 
@@ -212,6 +226,8 @@ def main() -> None:
         loader = DataLoader(Files(folder, each), shuffle=True, **options)
     elif kind == "slices":
         loader = DataLoader(Slices(folder, each), shuffle=True, **options)
+    elif kind == "crops":
+        loader = DataLoader(Crops(folder, each), shuffle=True, **options)
     elif kind == "mapped":
         loader = DataLoader(Mapped(folder, each), shuffle=True, **options)
     elif kind == "direct":

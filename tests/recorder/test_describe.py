@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from emulator.errors import SpecError
@@ -184,9 +185,12 @@ def test_parts_that_are_read_with_o_direct_are_replayed_so():
 
 def test_pieces_of_a_sample():
     reads = replace(whole(100, 1_000_000), visit_bytes=100 * 80_000, bytes=100 * 80_000,
-                    requests=pieces(8_000, 1000), runs=pieces(8_000, 1000))  # fmt: skip
+                    requests=pieces(8_000, 1000), runs=pieces(8_000, 1000), followed_files=100,
+                    followed_bytes=100 * 80_000, large_runs=1000,
+                    trail=100 * tuple((90_000 * n, 8_000, int(not n)) for n in range(10)))  # fmt: skip
     found = pattern(reads, 100)
-    assert (found.access.bytes_read, found.access.pieces, found.block_bytes) == (80_000, 10, 8192)
+    assert (found.access.bytes_read, found.block_bytes) == (80_000, 8192)
+    assert set(found.access.places) == {tuple(n for at in range(10) for n in (90_000 * at, 8_000))}
 
 
 def in_file(backward: int, each: int = 65536, times: int = 40) -> Reads:
@@ -248,8 +252,33 @@ def test_samples_in_a_shuffle_buffer_are_samples():
 def test_windows_that_overlap_keep_the_bytes_of_a_step():
     """As of tokens: nearly as many samples as bytes, and each reads 64 KiB."""
     found = pattern(in_file(20), 40, replace(SHUFFLED, dataset_length=100 * 65536 - 65536))
-    assert (found.samples_per_file, found.sample_bytes, found.access.bytes_read) == (100, 65536, 0)
+    assert (found.samples_per_file, found.sample_bytes) == (1600, 4096), "dense enough"
+    assert (found.access.bytes_read, found.access.places) == (65536, ())
     assert any("samples share bytes" in line for line in found.told)
+
+
+def test_crops_of_a_volume_are_read_in_several_places_that_are_near_each_other():
+    """Of 40 samples at random places, half are read in three runs of 16 kB, half in five, 50 kB apart."""
+    begins = (np.random.default_rng(0).permutation(40) * 700_000).tolist()
+    counts = 20 * [3, 5]
+    runs = [(at + 66_384 * n, 16_384) for at, many in zip(begins, counts, strict=True) for n in range(many)]
+    trail = tuple((*run, int(not number)) for number, run in enumerate(runs))
+    total = 4 * 40 * 16_384
+    reads = replace(in_file(20), bytes=total, followed_bytes=total, runs=pieces(16_384, 160),
+                    requests=pieces(16_384, 160), large_runs=160, trail=trail)  # fmt: skip
+    found = pattern(reads, 40, replace(SHUFFLED, dataset_length=400))
+    assert (found.samples_per_file, found.access.bytes_read, found.block_bytes) == (400, 65_536, 16_384)
+    three, five = (tuple(n for at in range(count) for n in (66_384 * at, 16_384)) for count in (3, 5))
+    assert sorted(found.access.places) == 20 * [three] + 20 * [five]
+    assert any("in 4 places within" in line for line in found.told)
+
+
+def test_a_job_that_reads_all_its_data_before_its_first_step_is_refused():
+    """As Hugging Face's streams: ten files at a time, of which there are few."""
+    iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)
+    loader = replace(seen(whole(16, 10**7), 800, iterable), read_steps=100, batch_call_bytes=30.0)
+    with pytest.raises(SpecError, match="160 MB into memory at first, and nothing"):
+        pattern_of(loader, [loader])
 
 
 def test_maps_that_were_in_memory_already_are_refused():

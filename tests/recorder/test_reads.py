@@ -168,11 +168,14 @@ def test_the_end_of_a_file_that_is_read_before_the_rest_is_a_tail(tail_first):
     for number in range(20):
         path, end = b"/data/%d" % number, [(2**20 - 22, 22), (2**20 - 172, 150)]
         found.known(path, 2**20)
-        places = [(0, 4096), *end, (0, 2**20)] if tail_first else [(0, 4096), (4096, 2**20 - 4096), *end]
+        small = [(4096, 40), (8192, 40)]  # as torch.load's, of the headers in a zip file
+        places = (
+            [(0, 4096), *end, *small, (0, 2**20)] if tail_first else [(0, 4096), (4096, 2**20 - 4096), *end]
+        )
         for at, size in places:
             found.read("", 1, 3, path, at, size, 0.0)
     seen = found.seen("", {}, False)
-    assert (seen.tails, seen.tail_bytes) == ((20, 20 * 172) if tail_first else (0, 20 * 172))
+    assert (seen.tails, seen.tail_bytes) == ((20, 20 * 172) if tail_first else (0, 0))
 
 
 def test_offsets_before_the_samples_are_an_index_though_each_is_read_at_its_own_place():

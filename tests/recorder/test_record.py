@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mode
 
 import psutil
 import pytest
@@ -128,7 +129,6 @@ def test_of_a_gpu_that_starves_cuda_events_give_the_step_time(tmp_path):
 OWN_LOOP = """
 import queue, sys, threading, time
 from pathlib import Path
-from feedrate import mark_step
 files, batches = sorted(Path(sys.argv[1]).glob("*.dat")), queue.Queue(2)
 def read():
     for step in range(48):
@@ -172,6 +172,7 @@ def test_parts_slices_and_shards_are_told_apart_and_replayed(tmp_path):
     for kind, folder, words in (
         ("parts", small, ()),
         ("slices", large, ()),
+        ("crops", large, ()),
         ("direct", large, ()),
         ("shards", small, ("each=20000",)),
     ):
@@ -181,9 +182,14 @@ def test_parts_slices_and_shards_are_told_apart_and_replayed(tmp_path):
         assert done.status == 0, done.err
         found = load_workload(str(tmp_path / kind / "workload.toml"))
         if kind == "parts":
-            assert (found.sample.samples_per_file, found.access.pieces) == (1, 1)
+            assert (found.sample.samples_per_file, found.access.places) == (1, ())
             assert found.access.bytes_read == 65536 and found.access.pattern == "random"
             assert found.access.buffered
+        elif kind == "crops":
+            # Now and then the next crop is as near as a chunk of the same.
+            assert found.sample.samples_per_file == 400
+            assert found.access.bytes_read == pytest.approx(3 * 16384, rel=0.1)
+            assert mode(found.access.places) == (0, 16384, 131072, 16384, 262144, 16384)
         elif kind in ("slices", "direct"):
             assert found.access.buffered == (kind == "slices")
             assert (found.sample.samples_per_file, found.access.bytes_read) == (64, 0)
@@ -304,7 +310,6 @@ def test_a_loop_in_a_notebook_is_recorded_until_it_ends(tmp_path):
 import sys; sys.path.insert(0, {str(JOBS.parent)!r})
 from pathlib import Path
 import jobs
-from emulator.plugins.recorder import recording
 loader = jobs.DataLoader(jobs.Files(Path({str(data)!r})), 4, shuffle=True, num_workers=2)
 with recording({str(tmp_path / "job")!r}, warmup=2):
     jobs.train(loader, 0.01)

@@ -1,7 +1,7 @@
 """Files of opaque bytes, as any job reads them, whatever its format is.
 
-A file of N samples is N equal stretches. Of a sample all is read, or some pieces of it: a recording says how
-many and how large (`config.workload.AccessSpec`).
+A file of N samples is N equal stretches. All of a sample is read, or some places in it, or in a larger part
+of the file, which other samples share: a recording says where (`config.workload.AccessSpec`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Stretches(Index):
     samples: int
     bytes_read: int = 0
     """Bytes of a sample that are read; 0: all of it."""
-    pieces: int = 1
-    """Places that they lie at, evenly spread over the sample."""
+    places: tuple[tuple[int, ...], ...] = ()
+    """As of AccessSpec."""
     unsummed = "nothing is known of the sums of parts of a file"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
@@ -49,28 +49,27 @@ class Stretches(Index):
         end = self.size * (read.first + read.samples) // self.samples
         if not self.bytes_read:
             return [Extent(begin, end - begin)] if end > begin else []
-        return [piece for number in range(read.samples) for piece in self._pieces(read.first + number)]
+        return [place for number in range(read.samples) for place in self._places(read.first + number)]
 
-    def _pieces(self, sample: int) -> list[Extent]:
+    def _places(self, sample: int) -> list[Extent]:
         begin = self.size * sample // self.samples
-        room = self.size * (sample + 1) // self.samples - begin
-        wanted = min(self.bytes_read, room)
-        pieces = max(1, min(self.pieces, wanted))
-        found = []
-        for number in range(pieces):
-            length = wanted * (number + 1) // pieces - wanted * number // pieces
-            before = (room - wanted) * number // pieces  # left out so far
-            spare = (room - wanted) * (number + 1) // pieces - before
-            place = wanted * number // pieces + before + _somewhere(sample, number, spare)
-            found.append(Extent(begin + place, length))
-        return found
+        own = self.size * (sample + 1) // self.samples - begin
+        places = self.places[_mixed(sample) % len(self.places)] if self.places else (0, self.bytes_read)
+        ends = [at + length for at, length in zip(places[::2], places[1::2], strict=True)]
+        spare = own - max(ends)
+        begin = (
+            max(0, min(begin, self.size - max(ends))) if spare < 0 else begin + _mixed(~sample) % (spare + 1)
+        )
+        lie = zip(places[::2], ends, strict=True)
+        found = [(begin + at, min(begin + end, self.size)) for at, end in lie]
+        return [Extent(at, end - at) for at, end in found if end > at]
 
 
-def _somewhere(sample: int, piece: int, spare: int) -> int:
-    """A place from 0 to `spare`, always the same for a sample and a piece; few begin at round numbers."""
-    mixed = (sample * 0x9E3779B97F4A7C15 + piece * 0xC2B2AE3D27D4EB4F + 0x165667B19E3779F9) % 2**64
+def _mixed(number: int) -> int:
+    """A number below 2^64 that is always the same for `number`, and looks random."""
+    mixed = (number * 0x9E3779B97F4A7C15 + 0x165667B19E3779F9) % 2**64
     mixed = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 % 2**64
-    return (mixed ^ mixed >> 32) % (spare + 1)
+    return mixed ^ mixed >> 32
 
 
 class Bytes(Format):
@@ -103,7 +102,7 @@ class Bytes(Format):
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stretches:
         if columns:
             raise bad(name, "a file of bytes has no columns")
-        return Stretches(name, size, samples, self._access.bytes_read, self._access.pieces)
+        return Stretches(name, size, samples, self._access.bytes_read, self._access.places)
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         """Any file will do."""

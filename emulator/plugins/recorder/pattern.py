@@ -27,10 +27,14 @@ OWN_BYTES = 20e6
 """Most bytes that a worker process reads from PyTorch's libraries."""
 _OWN_INDEX = 0.02
 """Share of the bytes that are indexes, from which it is reported."""
-_MOST_PIECES = 4096
-"""Most places of a sample that a replay reads."""
+_MOST_PLACES = 2048
+"""Most places of samples in a workload."""
+_MOST_LAYOUTS = 64
+"""Most samples whose places are in a workload."""
 _MOST_BLOCK = 16 * 2**20
 """Largest request of a replay, in bytes."""
+_MOST_OVERLAPS = 16
+"""Most samples of a replay that share a byte. More, such as windows at each token, would read the same."""
 _SIGMAS = 3.0
 """Standard deviations by which the backward moves of a random order may be fewer than expected."""
 _IN_ORDER = 0.2
@@ -147,17 +151,23 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
     per_file, several = layout.samples_per_file, layout.samples_per_file > 1
     again = times > 1 / WHOLE and not reads.sizes_only
     shared = again and several and order == "random"
+    overlap = shared and not amount.mapped and mean_file > _SEVERAL * each
     dense = several and order == "random" and times < WHOLE and _side_by_side(loader, len(alike), demand)
-    if shared or dense or (several and (of_map is not None or amount.guessed)):
+    if overlap:
+        per_file = min(per_file, round(_MOST_OVERLAPS * mean_file / each))
+    elif shared or dense or (several and (of_map is not None or amount.guessed)):
         # Samples that lie side by side do so in the replay, too: the kernel reads ahead after a cached page.
-        # Windows overlap, or chunks are larger than a sample: keep the bytes of a read, not the number of
-        # samples, so that a step reads as many bytes as the job's.
+        # Of others keep the bytes of a read, not the number of samples: a step reads as many as the job's.
         per_file = max(1, round(mean_file / each))
     run = run_samples(loader, amount, each) if several else 0
     if run:
         per_file = run * max(1, round(mean_file / amount.run))
     sample_bytes = max(1, round(mean_file / per_file))
-    access, block = access_of(loader, amount, layout, each, sample_bytes, order, run)
+    places = () if amount.mapped or layout.whole else places_of(reads, demand.samples)
+    if overlap and places:
+        each = fmean(sum(one[1::2]) for one in places)
+    read = each if overlap else min(each, sample_bytes)
+    access, block = access_of(loader, amount, layout, read, sample_bytes, places, order, run)
     sizes = tuple(max(1, round(size / per_file)) for size in reads.sizes)
     held = dataset_files(loader, alike, layout, demand)
     facts = _access_words(loader, access, layout, per_file, sample_bytes)
@@ -171,8 +181,10 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
     if shared:
         facts.append(
             f"samples share bytes: the job reads {show_bytes(each)} for one, {times:.3g} times its share "
-            f"of the file; the replay reads as many for one, and has {per_file} samples in a file, not "
+            f"of the file, and so does the replay, which has {per_file} samples in a file, not "
             f"{layout.samples_per_file}"
+            if per_file != layout.samples_per_file
+            else f"samples share bytes, {times:.3g} times the share of the file that each has"
         )
     elif dense:
         facts.append(
@@ -472,27 +484,52 @@ def _long_runs(loader: Loader, amount: Amount, each: float) -> bool:
     return amount.run > _SEVERAL * each and not amount.mapped and not loader.reads.sizes_only
 
 
+def places_of(reads: Reads, samples: float) -> tuple[tuple[int, ...], ...]:
+    """Return where some samples are read, as in AccessSpec.places; empty if a sample is read in one place.
+
+    Moves from one place to the next of a sample are shorter than those to another sample.
+    """
+    runs = reads.large_runs * reads.bytes / max(1, reads.followed_bytes)
+    if not reads.trail or runs < _SEVERAL * samples:
+        return ()
+    begin, size, first = np.array(reads.trail).T
+    moves = np.where(first[1:] == 1, math.inf, abs(begin[1:] - begin[:-1] - size[:-1]))
+    inside = round((1 - samples / runs) * len(begin))
+    longest = np.sort(np.append(moves, math.inf))[max(0, inside - 1)]
+    parts = np.split(np.column_stack([begin, size]), np.flatnonzero(moves > longest) + 1)
+    by_bytes = sorted(parts, key=lambda part: int(part[:, 1].sum()))
+    kept = max(1, min(_MOST_LAYOUTS, len(parts), int(_MOST_PLACES * len(parts) / len(begin))))
+    chosen = [by_bytes[int((number + 0.5) * len(parts) / kept)] for number in range(kept)]
+    return tuple(tuple((part - (part[:, 0].min(), 0)).ravel().tolist()) for part in chosen)
+
+
 def access_of(
-    loader: Loader, amount: Amount, layout: Layout, each: float, sample_bytes: int, order: Order, run: int
+    loader: Loader,
+    amount: Amount,
+    layout: Layout,
+    each: float,
+    sample_bytes: int,
+    places: tuple[tuple[int, ...], ...],
+    order: Order,
+    run: int,
 ) -> tuple[AccessSpec, int]:
     """Rule 6: the part of a sample that is read, the order, and the size of requests (the block).
 
-    Needs the bytes read for a sample, their runs and requests, `run_samples`, and the kernel's read-ahead.
+    Needs the bytes read for a sample, their places and requests, `run_samples`, and the kernel's read-ahead.
     """
     reads = loader.reads
     several = layout.samples_per_file > 1
     sequential = several and (order != "random" or _long_runs(loader, amount, each))
     direct = reads.direct > reads.bytes / 2
-    request, bytes_read, pieces = amount.request, 0, 1
-    if not (layout.whole or sequential or reads.sizes_only):
-        share = each / sample_bytes
+    request, bytes_read = amount.request, 0
+    apart = not (layout.whole or sequential or reads.sizes_only)
+    if apart:
+        if not WHOLE <= each / sample_bytes <= 1:
+            bytes_read = round(each)
         if _several_requests(reads):
             request = min(request, (each - _small(reads.requests)) // BLOCK_BYTES * BLOCK_BYTES)
-        elif min(share, request / each) >= WHOLE:
-            request = max(request, sample_bytes)  # the share of the file's header is no second request
-        if share < WHOLE:
-            bytes_read = min(round(each), sample_bytes)
-            pieces = min(_MOST_PIECES, max(1, round(each / max(1.0, amount.run))))
+        elif request / each >= WHOLE:
+            request = max(request, bytes_read or sample_bytes)  # a share of a header is no second request
     head = 0
     if layout.whole and not reads.sizes_only:
         first = padded(math.ceil(reads.heads.typical()))
@@ -508,9 +545,9 @@ def access_of(
         streams=max(1, loader.settings.workers) if sequential else 1,
         run_samples=run,
         bytes_read=bytes_read,
-        pieces=pieces,
+        places=places if bytes_read else (),
         head_bytes=head,
-        tail_bytes=round(reads.tail_bytes / reads.visits) if tailed else 0,
+        tail_bytes=round(reads.tail_bytes / reads.tails) if tailed else 0,
         buffered=not (amount.mapped or direct or reads.sizes_only),
         mapped=amount.mapped,
         map_random=amount.mapped and reads.map_random,
@@ -586,12 +623,18 @@ def _access_words(
         facts.append(f"files of about {per_file} samples are read from start to end")
     elif not reads.sizes_only:
         part = "all of a sample"
-        if access.bytes_read:
+        if access.bytes_read > sample_bytes:
+            part = f"{show_bytes(access.bytes_read)} for a sample"
+        elif access.bytes_read:
             part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)}"
         where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
         where += ", which is opened for it" if access.reopen else ""
-        places = f"{access.pieces} place{'s' if access.pieces > 1 else ''}"
-        facts.append(f"{part} is read, in {places} of its {where}")
+        within = "1 place"
+        if access.places:
+            reach = fmean(max(map(sum, zip(one[::2], one[1::2], strict=True))) for one in access.places)
+            count = fmean(len(one) / 2 for one in access.places)
+            within = f"{count:.3g} places within {show_bytes(reach)}"
+        facts.append(f"{part} is read, in {within} of its {where}")
     if reads.sizes_only and not layout.whole:
         facts.append("only opened files were seen, not which bytes of them: the replay reads all of them")
     if access.map_random:

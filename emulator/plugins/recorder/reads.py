@@ -42,6 +42,8 @@ _SMALL = 1 / 16
 through a small buffer divide what they ask for so, such as Python's (4 and 252 kB of 256)."""
 _NEAR = 0.05
 """Largest gap between adjacent runs, relative to a typical run."""
+_TRAIL = 2048
+"""Most large runs of which the places are kept."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 _QUANTILES = 257
@@ -157,6 +159,10 @@ class Reads:
     """Sizes of the first read of each visit."""
     runs: Pieces = field(default_factory=Pieces)
     """Sizes of runs of contiguous reads."""
+    large_runs: int = 0
+    """Number of large runs whose offsets were kept."""
+    trail: tuple[tuple[int, int, int], ...] = ()
+    """First byte and bytes of some of these, and 1 for the first of its process and file, otherwise 0."""
     followed_files: int = 0
     """Number of (process, file) pairs whose large runs were followed by offset."""
     followed_bytes: int = 0
@@ -168,7 +174,7 @@ class Reads:
     tails: int = 0
     """Number of visits in which the end of the file was read before most of it, as a zip's directory."""
     tail_bytes: int = 0
-    """Bytes of small runs at the ends of files, before or after the rest."""
+    """Bytes of these ends."""
     index_bytes: int = 0
     """Bytes, included in `bytes`, of offsets that are read again and again, such as footers and indexes."""
     direct: int = 0
@@ -198,7 +204,7 @@ class Reads:
         at_least(0, self, "files", "files_bytes", "visits", "visit_bytes", "visit_size", "bytes")
         at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
         at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes")
-        at_least(0, self, "backward", "adjacent", "advised", "tails", "tail_bytes")
+        at_least(0, self, "backward", "adjacent", "advised", "tails", "tail_bytes", "large_runs")
 
     def plus(self, other: Reads) -> Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are unknown."""
@@ -209,6 +215,7 @@ class Reads:
                 total[name] = max(here, there)
             else:
                 total[name] = here if there is None else there if here is None else here + there
+        total["trail"] = (self.trail + other.trail)[:_TRAIL]
         total["sizes"] = _pooled([(self.sizes, self.files), (other.sizes, other.files)])
         return Reads(**total)
 
@@ -480,7 +487,10 @@ class Reduction:
         examined = [self._examined.get(number, (0, 0)) for number in group.files]
         pages, resident = map(sum, zip((0, 0), *examined, strict=True))
         runs, places = group.runs.pieces(), np.array(group.places, np.int64).reshape(-1, 4)
-        followed_files, backward = _followed(places, runs.typical())
+        large = places[_is_large(places, runs.typical())]
+        large = large[np.lexsort((large[:, 1], large[:, 0]))]  # stable: in the order of reading
+        same = (large[1:, :2] == large[:-1, :2]).all(axis=1)
+        first = np.append(True, ~same)[: len(large)]
         tails, tail_bytes = _tails(places, runs.typical(), group.files)
         return Reads(
             **group.totals,
@@ -490,9 +500,11 @@ class Reduction:
             requests=group.requests.pieces(),
             heads=group.heads.pieces(),
             runs=runs,
-            followed_files=followed_files,
+            large_runs=len(large),
+            trail=tuple(map(tuple, np.column_stack([large[:, 2:], first])[:_TRAIL].tolist())),
+            followed_files=int(first.sum()),
             followed_bytes=int(places[:, 3].sum()),
-            backward=backward,
+            backward=int((same & (large[1:, 2] < large[:-1, 2])).sum()),
             adjacent=_adjacent(places, runs.typical()),
             tails=tails,
             tail_bytes=tail_bytes,
@@ -522,33 +534,27 @@ def _size_and_device(path: str) -> tuple[int, int]:
     return -1, 0
 
 
-def _followed(runs: NDArray[np.int64], typical: float) -> tuple[int, int]:
-    """Return (process-file pairs with large runs, backward moves among these).
-
-    `runs` has a row for each run, as `_Group.places`. Runs below half the typical size are headers and
-    indexes, which libraries read again: they do not show the order of samples.
-    """
-    large = runs[_is_large(runs, typical)]
-    by_file = large[np.lexsort((large[:, 1], large[:, 0]))]  # stable: in the order of reading
-    same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
-    back = same & (by_file[1:, 2] < by_file[:-1, 2])
-    return len(by_file) - int(same.sum()), int(back.sum())
-
-
 def _tails(runs: NDArray[np.int64], typical: float, sizes: Mapping[int, int]) -> tuple[int, int]:
-    """Return (how often a small run at the end of a file comes right before a large one, bytes of such)."""
+    """Return (number of large runs after small ones at the end of their file, bytes of those ends)."""
     by_file = runs[np.lexsort((runs[:, 1], runs[:, 0]))]  # stable: in the order of reading
-    end = np.array([sizes.get(number, 0) for number in by_file[:, 1].tolist()], np.int64) - _TAIL
-    small = ~_is_large(by_file, typical)
-    tail = small & (by_file[:, 2] >= end) & (by_file[:, 2] > 0)
-    same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
-    before = tail[:-1] & ~small[1:] & same & (by_file[1:, 2] < by_file[:-1, 2])
-    return int(np.count_nonzero(before)), int(by_file[tail, 3].sum())
+    size = np.array([sizes.get(number, 0) for number in by_file[:, 1].tolist()], np.int64)
+    large, begin = _is_large(by_file, typical), by_file[:, 2]
+    tail = np.flatnonzero(~large & (begin >= size - _TAIL) & (begin > 0))
+    places = np.append(np.flatnonzero(large), 0)
+    after = places[np.searchsorted(places[:-1], tail)]
+    before = (by_file[after, :2] == by_file[tail, :2]).all(axis=1) & (begin[after] < begin[tail])
+    visits, which = np.unique(after[before], return_inverse=True)
+    ends = np.zeros(len(visits), np.int64)
+    np.maximum.at(ends, which, (size - begin)[tail[before]])
+    return len(visits), int(ends.sum())
 
 
 def _is_large(runs: NDArray[np.int64], typical: float) -> NDArray[np.bool_]:
-    """Return for each run whether it is no header."""
-    return np.asarray(2 * runs[:, 3] >= typical)
+    """Return for each run whether it is no header or index, which libraries read again.
+
+    Of a sample that is read in chunks, one run may be four times as long as another.
+    """
+    return np.asarray(4 * runs[:, 3] >= typical)
 
 
 def _adjacent(runs: NDArray[np.int64], typical: float) -> int:
