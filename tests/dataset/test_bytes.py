@@ -10,7 +10,8 @@ from command import feedrate
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from emulator.dataset.formats.bytes import Stretches
+from emulator.config.workload import AccessSpec
+from emulator.dataset.formats.bytes import Bytes, Stretches
 from emulator.order import Read
 
 SIZES = st.integers(1, 10**12)
@@ -52,6 +53,15 @@ def test_a_sample_is_read_in_the_places_of_one_of_the_recorded_ones(size, sample
         assert all(one.offset >= 0 and one.offset + one.size <= size for one in found)
         if max(at + length for layout in layouts for at, length in layout) <= size:
             assert [one.size for one in found] in [[length for _, length in layout] for layout in layouts]
+
+
+def test_samples_that_overlap_share_whole_chunks():
+    places = ((0, 4096, 40_000, 8192), (100, 4096, 9000, 8192), (0, 17, 50_000, 4096))
+    access = AccessSpec(bytes_read=10_000, places=5 * places[:2] + places)
+    index = Bytes(access).index(lambda offset, length: memoryview(b""), 10**6, "f", 100, ())
+    extents = [one for number in range(100) for one in index.extents(Read(0, number), 4096)]
+    assert {extent.offset % 4096 for extent in extents} == {0}
+    assert len({extent.offset for extent in extents}) > 50
 
 
 @given(size=SIZES, samples=st.integers(1, 300), cuts=st.sets(st.integers(1, 299)))

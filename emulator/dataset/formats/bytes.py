@@ -7,6 +7,7 @@ of the file, which other samples share: a recording says where (`config.workload
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ class Stretches(Index):
     """Bytes of a sample that are read; 0: all of it."""
     places: tuple[tuple[int, ...], ...] = ()
     """As of AccessSpec."""
+    chunk: int = 1
+    """Samples that overlap are read from multiples of these bytes."""
     unsummed = "nothing is known of the sums of parts of a file"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
@@ -54,15 +57,21 @@ class Stretches(Index):
     def _places(self, sample: int) -> list[Extent]:
         begin = self.size * sample // self.samples
         own = self.size * (sample + 1) // self.samples - begin
-        places = self.places[_mixed(sample) % len(self.places)] if self.places else (0, self.bytes_read)
-        ends = [at + length for at, length in zip(places[::2], places[1::2], strict=True)]
-        spare = own - max(ends)
-        begin = (
-            max(0, min(begin, self.size - max(ends))) if spare < 0 else begin + _mixed(~sample) % (spare + 1)
-        )
-        lie = zip(places[::2], ends, strict=True)
-        found = [(begin + at, min(begin + end, self.size)) for at, end in lie]
-        return [Extent(at, end - at) for at, end in found if end > at]
+        flat = self.places[_mixed(sample) % len(self.places)] if self.places else (0, self.bytes_read)
+        places = list(zip(flat[::2], flat[1::2], strict=True))
+        spare = own - max(map(sum, places))
+        if spare < 0:
+            begin = max(0, min(begin, self.size - own + spare))
+        else:
+            begin += _mixed(~sample) % (spare + 1)
+        found = []
+        for at, length in places:
+            at = begin + at
+            if spare < 0:
+                at -= at % self.chunk
+            if at < self.size:
+                found.append(Extent(at, min(length, self.size - at)))
+        return found
 
 
 def _mixed(number: int) -> int:
@@ -70,6 +79,12 @@ def _mixed(number: int) -> int:
     mixed = (number * 0x9E3779B97F4A7C15 + 0x165667B19E3779F9) % 2**64
     mixed = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 % 2**64
     return mixed ^ mixed >> 32
+
+
+def _chunk(places: Sequence[Sequence[int]]) -> int:
+    """The least bytes of a place, exceptions aside: those of a chunk of HDF5, say; 1 without places."""
+    counts = Counter(length for one in places for length in one[1::2])
+    return min((length for length, count in counts.items() if 10 * count >= counts.total()), default=1)
 
 
 class Bytes(Format):
@@ -102,7 +117,8 @@ class Bytes(Format):
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stretches:
         if columns:
             raise bad(name, "a file of bytes has no columns")
-        return Stretches(name, size, samples, self._access.bytes_read, self._access.places)
+        access = self._access
+        return Stretches(name, size, samples, access.bytes_read, access.places, _chunk(access.places))
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         """Any file will do."""
