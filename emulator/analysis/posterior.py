@@ -38,12 +38,10 @@ from emulator.analysis.variation import Singles, likelihood
 
 DISCREPANCY = 0.03
 """Relative error of the families per e-fold away from the knee, up to two e-folds."""
-SCALES = 96
+SCALES = 48
 """Values of K per pass; each pass looks closer at what the last one left."""
-KEEP = 9.0
-"""Hypotheses whose rough log posterior is lower than the best by more are dropped (e^-9 = 10^-4)."""
-CLIP = 0.15
-"""Error of a run, in logarithms, beyond which it does not count in that rough posterior."""
+CLOSER = 2
+"""Passes after the first."""
 CURVELESS = 0.05
 """Probability, before any run, that no family describes the system."""
 
@@ -143,15 +141,11 @@ def posterior(
     log_y, loose = np.log(middle), (half / middle) ** 2
     bounds = math.log(0.5), math.log(4 * maximum)
     scales, which = np.linspace(*bounds, SCALES), np.arange(len(shapes()))
-    grid = _grid(log_n, log_y, loose, threshold, scales, which)
-    rough = _rough(grid)
-    weight = np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=0)
-    log_scale, shape, weight = grid.log_scale, grid.shape, weight / weight.sum()
-    for _ in range(3):
-        scales = _closer(log_scale, weight, scales, bounds)
-        which = np.flatnonzero(np.bincount(shape, weights=weight) > 1e-5)
+    found, evidence = _fully(_grid(log_n, log_y, loose, threshold, scales, which), threshold)
+    for _ in range(CLOSER):
+        scales = _closer(found, scales, bounds)
+        which = np.flatnonzero(np.bincount(found.shape, weights=found.weight) > 1e-5)
         found, evidence = _fully(_grid(log_n, log_y, loose, threshold, scales, which), threshold)
-        log_scale, shape, weight = found.log_scale, found.shape, found.weight
     if not len(log_n):
         return found
     prior = math.log((bounds[1] - bounds[0]) * CURVELESS / (1 - CURVELESS)) - evidence
@@ -173,13 +167,13 @@ def posterior(
     )
 
 
-def _closer(log_scale: Floats, weight: Floats, scales: Floats, bounds: tuple[float, float]) -> Floats:
+def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Floats:
     """Values of ln K for the next pass: some where anything is left, as many again where most of it is."""
     grids = []
     for part in (5e-4, 0.01):
-        at = np.searchsorted(scales, weighted_quantiles(log_scale, weight, (part, 1 - part)))
+        at = np.searchsorted(scales, weighted_quantiles(found.log_scale, found.weight, (part, 1 - part)))
         low, high = scales[max(0, at[0] - 2)], scales[min(len(scales) - 1, at[1] + 1)]
-        grids.append(np.linspace(max(low, bounds[0]), min(high, bounds[1]), SCALES // 3))
+        grids.append(np.linspace(max(low, bounds[0]), min(high, bounds[1]), SCALES // 2))
     return np.unique(np.concatenate(grids))
 
 
@@ -193,18 +187,11 @@ class _Grid:
     off: Singles
     """ln measured / hypothesis, shape (runs, hypotheses)."""
     far: Singles
-    """Variance of the discrepancy, and of `loose`, of the same shape."""
-
-    def part(self, keep: Indices) -> _Grid:
-        return _Grid(
-            self.log_scale[keep], self.shape[keep], self.log_prior[keep], self.off[:, keep], self.far[:, keep]
-        )
+    """Variance of the discrepancy, of `loose`, and of curves between two scales, of the same shape."""
 
 
 def _fully(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
     """The posterior, and its log evidence: the likelihood integrated over ln K."""
-    rough = _rough(grid)
-    grid = grid.part(np.flatnonzero((rough > rough.max(axis=1, keepdims=True) - KEEP).any(axis=0)))
     runs = likelihood(grid.off, grid.far)
     joint = runs.log + grid.log_prior
     most = float(joint.max())
@@ -228,25 +215,6 @@ def _fully(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
     return found, most + math.log(total)
 
 
-def _rough(grid: _Grid) -> Floats:
-    """A cheap log posterior, to drop hypotheses that are too unlikely to be weighed with every deviation.
-
-    Three rows: Gaussian, with a deviation of about 1 % (two degrees of freedom) integrated out; the same
-    without the error that all runs share; and without a straight line through the errors, run by run. Drift
-    would explain either. Errors beyond CLIP do not count.
-    """
-    off = np.clip(grid.off, -CLIP, CLIP)
-    weight = 1 / (1e-4 + grid.far)
-    time = np.linspace(-1, 1, len(off), dtype=np.float32)[:, None]
-    squares, shared, rising = ((part * off * weight).sum(axis=0) for part in (off, 1, time))
-    even, slope, square = ((part * weight).sum(axis=0) for part in (1, time, time**2))
-    even, square = even + 1 / CLIP**2, square + 1 / CLIP**2
-    line = (square * shared**2 - 2 * slope * shared * rising + even * rising**2) / (even * square - slope**2)
-    left = np.maximum(squares - np.array([np.zeros_like(line), shared**2 / even, line]), 0.0)
-    fit = 0.5 * (2 + len(off)) * np.log(2 + left)
-    return np.asarray(grid.log_prior - fit + 0.5 * np.log(weight).sum(axis=0))
-
-
 def _grid(
     log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
 ) -> _Grid:
@@ -259,7 +227,8 @@ def _grid(
     counts, index = np.unique(log_n, return_inverse=True)
     for i, n in enumerate(counts):
         curve = grid_log_efficiency(float(n), scales, which)
-        away = (DISCREPANCY * np.minimum(np.abs(n - knee), 2.0)) ** 2
+        step = np.asarray(np.gradient(curve.reshape(len(scales), -1), axis=0)).ravel()
+        away = (DISCREPANCY * np.minimum(np.abs(n - knee), 2.0)) ** 2 + step**2 / 12
         for run in np.flatnonzero(index == i):
             off[run] = log_y[run] - curve
             far[run] = away + loose[run]

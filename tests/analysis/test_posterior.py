@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+
+import curves
 import numpy as np
 import pytest
 from curves import curve
@@ -34,6 +37,23 @@ def test_repeats_teach_the_deviation():
     for variation in (0.003, 0.03):
         efficiency = np.exp(random.normal(0, variation, 30)) * 0.99
         assert posterior([8] * 30, efficiency.tolist()).deviation == pytest.approx(variation, rel=0.6)
+
+
+@pytest.mark.parametrize("kind", ["white", "drifting"])
+def test_a_finer_grid_gives_the_same_knee(kind, monkeypatch):
+    """Of a machine that drifts, too: a curve that is off by a drift is as likely as one that follows it."""
+    truth, random = curve("mva", 200.0), np.random.default_rng(2)
+    errors = itertools.islice(getattr(curves, kind)(random, {"white": 0.01, "drifting": 0.03}[kind]), 20)
+    ranks = [79, 1500, 320, 140, 175, 196, 216, 193, 213, 225] * 2
+    efficiency = [truth.at(n) * np.exp(error) for n, error in zip(ranks, errors, strict=True)]
+    found = posterior(ranks, efficiency)
+    monkeypatch.setattr("emulator.analysis.posterior.SCALES", 200)
+    monkeypatch.setattr("emulator.analysis.posterior.CLOSER", 4)
+    finer = posterior(ranks, efficiency)
+    levels = (0.025, 0.5, 0.975)
+    assert found.quantiles(found.log_n_au, levels) == pytest.approx(
+        finer.quantiles(finer.log_n_au, levels), rel=0.01
+    )
 
 
 @settings(max_examples=15)
