@@ -231,6 +231,35 @@ def rows_of_blobs(data: Path) -> None:
             made.execute("insert into samples values (?, ?)", (number, draw.bytes(60_000)))
 
 
+def saved(data: Path) -> None:
+    import torch
+
+    for number, size in enumerate(np.random.default_rng(1).integers(15_000, 30_000, 3200)):
+        torch.save({"x": torch.rand(int(size)), "y": torch.zeros(8)}, data / f"{number:05d}.pt")
+
+
+def scans(data: Path) -> None:
+    """120 volumes in chunks."""
+    import h5py
+
+    with h5py.File(data / "scans.h5", "w") as file:
+        for number in range(120):
+            scan = np.random.default_rng(number).integers(0, 400, (128, 128, 128), np.int16)
+            file.create_dataset(str(number), data=scan, chunks=(32, 32, 32))
+
+
+def pictures(data: Path) -> None:
+    """Parquet files of 60 pictures each."""
+    import pyarrow
+    from pyarrow import parquet
+
+    draw = np.random.default_rng(1)
+    for number in range(160):
+        rows = [draw.bytes(int(size)) for size in draw.integers(20_000, 60_000, 60)]
+        table = pyarrow.table({"image": rows})
+        parquet.write_table(table, data / f"{number:03d}.parquet", row_group_size=20)
+
+
 # ---- Datasets.
 
 
@@ -433,6 +462,24 @@ class Groups(ByIndex):
         return np.stack([column.to_numpy() for column in table.columns])
 
 
+class Saved(ByIndex):
+    def __getitem__(self, index: int) -> Any:
+        import torch
+
+        return torch.load(self.files[index])["x"][:1000].clone()
+
+
+class Crops(ByIndex):
+    length = 4000
+
+    def __getitem__(self, index: int) -> Any:
+        import h5py
+
+        with h5py.File(self.data / "scans.h5") as file:
+            z, y, x = np.random.randint(0, 128 - 24, 3)
+            return file[str(np.random.randint(120))][z : z + 24, y : y + 24, x : x + 24]
+
+
 # ---- How they are read.
 
 
@@ -568,6 +615,15 @@ def huggingface(data: Path) -> Iterable[Any]:
     return loader(datasets.load_from_disk(str(data / "set")).with_format("torch"))
 
 
+def streaming(data: Path) -> Iterable[Any]:
+    """Hugging Face's streams: ten files at a time, and a buffer of 100 samples."""
+    import datasets
+
+    files = sorted(map(str, data.glob("*.parquet")))
+    made = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+    return loader(made.shuffle(seed=1, buffer_size=100).with_format("numpy"), batch_size=8)
+
+
 def marked(batches: Iterable[Any]) -> Iterator[Any]:
     """The batches of a loop without a DataLoader, which marks its steps."""
     try:
@@ -660,6 +716,9 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]]
     "blosc2": (compressed, lambda data: loader(CompressedPatches(data), 2, 2)),
     "lmdb": (lightning_map, lambda data: loader(Lmdb(data))),
     "sqlite": (rows_of_blobs, lambda data: loader(Sqlite(data))),
+    "pt": (saved, lambda data: loader(Saved(data))),
+    "crops": (scans, lambda data: loader(Crops(data), 2, 2)),
+    "streaming": (pictures, streaming),
     "stateful": (arrays, lambda data: stateful(Npy(data))),
     "background": (arrays, lambda data: background(loader(Npy(data)))),
     "npz": (cases, lambda data: loader(Cases(data), 2, 2)),
@@ -766,9 +825,16 @@ def train(kind: str, data: Path, steps: int, then: Callable[[int], None] = lambd
 
 
 def batch_of(kind: str) -> int:
-    return {"npz": 2, "volumes": 2, "patches": 2, "blosc2": 2, "images": 16, "slices": 16, "parquet": 1}.get(
-        kind, 8
-    )
+    return {
+        "npz": 2,
+        "volumes": 2,
+        "patches": 2,
+        "blosc2": 2,
+        "crops": 2,
+        "images": 16,
+        "slices": 16,
+        "parquet": 1,
+    }.get(kind, 8)
 
 
 def rate_of(times: Any, samples: float, every: int = 1, pause: int = 0) -> float:
