@@ -622,11 +622,11 @@ def _access_words(
     elif access.pattern == "sequential":
         facts.append(f"files of about {per_file} samples are read from start to end")
     elif not reads.sizes_only:
-        part = "all of a sample"
+        part = "all of a sample is read"
         if access.bytes_read > sample_bytes:
-            part = f"{show_bytes(access.bytes_read)} for a sample"
+            part = f"{show_bytes(access.bytes_read)} is read for a sample"
         elif access.bytes_read:
-            part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)}"
+            part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)} is read"
         where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
         where += ", which is opened for it" if access.reopen else ""
         within = "1 place"
@@ -634,7 +634,7 @@ def _access_words(
             reach = fmean(max(map(sum, zip(one[::2], one[1::2], strict=True))) for one in access.places)
             count = fmean(len(one) / 2 for one in access.places)
             within = f"{count:.3g} places within {show_bytes(reach)}"
-        facts.append(f"{part} is read, in {within} of its {where}")
+        facts.append(f"{part}, in {within} of its {where}")
     if reads.sizes_only and not layout.whole:
         facts.append("only opened files were seen, not which bytes of them: the replay reads all of them")
     if access.map_random:
