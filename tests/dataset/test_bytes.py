@@ -55,6 +55,13 @@ def test_a_sample_is_read_in_the_places_of_one_of_the_recorded_ones(size, sample
             assert [one.size for one in found] in [[length for _, length in layout] for layout in layouts]
 
 
+def test_files_of_one_sample_are_read_as_different_ones():
+    places = tuple((0, 100 * number) for number in range(1, 9))
+    found = {Stretches(f"file {n}", 10**6, 1, 450, places).extents(Read(0), 4096)[0] for n in range(100)}
+    assert {one.size for one in found} == set(range(100, 900, 100))
+    assert len({one.offset for one in found}) > 90
+
+
 def test_samples_that_overlap_share_whole_chunks():
     places = ((0, 4096, 40_000, 8192), (100, 4096, 9000, 8192), (0, 17, 50_000, 4096))
     access = AccessSpec(bytes_read=10_000, places=5 * places[:2] + places)

@@ -7,6 +7,7 @@ of the file, which other samples share: a recording says where (`config.workload
 from __future__ import annotations
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,13 +58,14 @@ class Stretches(Index):
     def _places(self, sample: int) -> list[Extent]:
         begin = self.size * sample // self.samples
         own = self.size * (sample + 1) // self.samples - begin
-        flat = self.places[_mixed(sample) % len(self.places)] if self.places else (0, self.bytes_read)
+        drawn = _mixed(zlib.crc32(self.name.encode()) + sample)
+        flat = self.places[drawn % len(self.places)] if self.places else (0, self.bytes_read)
         places = list(zip(flat[::2], flat[1::2], strict=True))
         spare = own - max(map(sum, places))
         if spare < 0:
             begin = max(0, min(begin, self.size - own + spare))
         else:
-            begin += _mixed(~sample) % (spare + 1)
+            begin += _mixed(drawn) % (spare + 1)
         found = []
         for at, length in places:
             at = begin + at
