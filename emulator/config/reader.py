@@ -367,7 +367,8 @@ def _toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _toml_value(value: Any, digits: int) -> str:
+def _toml_value(value: Any, digits: int, width: int = 10) -> str:
+    """Return a value as TOML. A list has `width` items a line, or one if these are lists; 0: all in one."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -377,9 +378,11 @@ def _toml_value(value: Any, digits: int) -> str:
     if isinstance(value, str):
         return _toml_string(value)
     if isinstance(value, Mapping):  # within a list
-        return f"{{ {', '.join(f'{key} = {_toml_value(item, digits)}' for key, item in value.items())} }}"
-    parts = [_toml_value(item, digits) for item in value]
-    if len(parts) <= 10:
+        return f"{{ {', '.join(f'{key} = {_toml_value(item, digits, 0)}' for key, item in value.items())} }}"
+    parts = [_toml_value(item, digits, 0) for item in value]
+    if width and any(isinstance(item, list | tuple) for item in value):
+        width = 1
+    if not width or len(parts) <= width:
         return f"[{', '.join(parts)}]"
-    rows = [", ".join(parts[start : start + 10]) for start in range(0, len(parts), 10)]
+    rows = [", ".join(parts[start : start + width]) for start in range(0, len(parts), width)]
     return "[\n    " + ",\n    ".join(rows) + ",\n]"

@@ -184,13 +184,20 @@ def test_parts_that_are_read_with_o_direct_are_replayed_so():
 
 
 def test_pieces_of_a_sample():
-    reads = replace(whole(100, 1_000_000), visit_bytes=100 * 80_000, bytes=100 * 80_000,
-                    requests=pieces(8_000, 1000), runs=pieces(8_000, 1000), followed_files=100,
-                    followed_bytes=100 * 80_000, large_runs=1000,
-                    trail=100 * tuple((90_000 * n, 8_000, int(not n)) for n in range(10)))  # fmt: skip
+    reads = replace(
+        whole(100, 1_000_000),
+        visit_bytes=100 * 80_000,
+        bytes=100 * 80_000,
+        requests=pieces(8_000, 1000),
+        runs=pieces(8_000, 1000),
+        followed_files=100,
+        followed_bytes=100 * 80_000,
+        large_runs=1000,
+        trail=100 * ((0, 9, 1), (0, 96, 0), *((90_000 * n + 5000, 8_000, 0) for n in range(10))),
+    )
     found = pattern(reads, 100)
-    assert (found.access.bytes_read, found.block_bytes) == (80_000, 8192)
-    assert set(found.access.places) == {tuple(n for at in range(10) for n in (90_000 * at, 8_000))}
+    assert (found.access.bytes_read, found.block_bytes) == (80_009, 8192)
+    assert set(found.access.places) == {(0, 9, *(n for at in range(10) for n in (90_000 * at + 5000, 8_000)))}
 
 
 def in_file(backward: int, each: int = 65536, times: int = 40) -> Reads:

@@ -64,7 +64,7 @@ class Stretches(Index):
         spare = own - max(map(sum, places))
         if spare < 0:
             begin = max(0, min(begin, self.size - own + spare))
-        else:
+        elif self.samples > 1 or not self.places:  # a file of one sample begins with its header
             begin += _mixed(drawn) % (spare + 1)
         found = []
         for at, length in places:

@@ -13,11 +13,12 @@ from statistics import fmean, pstdev
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.config.workload import AccessSpec, Refill, SampleSpec
 from emulator.errors import SpecError
 from emulator.plugins.recorder.observation import Loader, Settings
-from emulator.plugins.recorder.reads import Pieces, Reads
+from emulator.plugins.recorder.reads import Pieces, Reads, is_large
 from emulator.storage.posix import padded
 from emulator.units import BLOCK_BYTES, show_bytes
 
@@ -163,8 +164,8 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
     if run:
         per_file = run * max(1, round(mean_file / amount.run))
     sample_bytes = max(1, round(mean_file / per_file))
-    places = () if amount.mapped or layout.whole else places_of(reads, demand.samples)
-    if overlap and places:
+    places = () if amount.mapped or layout.whole else places_of(reads, demand.samples, per_file)
+    if places and (overlap or not several):
         each = fmean(sum(one[1::2]) for one in places)
     read = each if overlap else min(each, sample_bytes)
     access, block = access_of(loader, amount, layout, read, sample_bytes, places, order, run)
@@ -484,23 +485,35 @@ def _long_runs(loader: Loader, amount: Amount, each: float) -> bool:
     return amount.run > _SEVERAL * each and not amount.mapped and not loader.reads.sizes_only
 
 
-def places_of(reads: Reads, samples: float) -> tuple[tuple[int, ...], ...]:
+def places_of(reads: Reads, samples: float, per_file: int) -> tuple[tuple[int, ...], ...]:
     """Return where some samples are read, as in AccessSpec.places; empty if a sample is read in one place.
 
-    Moves from one place to the next of a sample are shorter than those to another sample.
+    A file of one sample is one part of the trail. In files of many, moves from one place to the next of a
+    sample are shorter than those to another sample; their headers are in the page cache.
     """
     runs = reads.large_runs * reads.bytes / max(1, reads.followed_bytes)
     if not reads.trail or runs < _SEVERAL * samples:
         return ()
-    begin, size, first = np.array(reads.trail).T
-    moves = np.where(first[1:] == 1, math.inf, abs(begin[1:] - begin[:-1] - size[:-1]))
-    inside = round((1 - samples / runs) * len(begin))
-    longest = np.sort(np.append(moves, math.inf))[max(0, inside - 1)]
-    parts = np.split(np.column_stack([begin, size]), np.flatnonzero(moves > longest) + 1)
+    trail = np.array(reads.trail)
+    if per_file == 1 and reads.visits < _SEVERAL * reads.files:
+        parts = [_once(part) for part in np.split(trail[:, :2], np.flatnonzero(trail[1:, 2]) + 1)]
+    else:
+        begin, size, first = trail[is_large(trail[:, 1], reads.runs.typical())].T
+        moves = np.where(first[1:] == 1, math.inf, abs(begin[1:] - begin[:-1] - size[:-1]))
+        inside = round((1 - samples / runs) * len(begin))
+        longest = np.sort(np.append(moves, math.inf))[max(0, inside - 1)]
+        parts = np.split(np.column_stack([begin, size]), np.flatnonzero(moves > longest) + 1)
+        parts = [part - (part[:, 0].min(), 0) for part in parts]
     by_bytes = sorted(parts, key=lambda part: int(part[:, 1].sum()))
-    kept = max(1, min(_MOST_LAYOUTS, len(parts), int(_MOST_PLACES * len(parts) / len(begin))))
+    kept = max(1, min(_MOST_LAYOUTS, len(parts), _MOST_PLACES * len(parts) // sum(map(len, parts))))
     chosen = [by_bytes[int((number + 0.5) * len(parts) / kept)] for number in range(kept)]
-    return tuple(tuple((part - (part[:, 0].min(), 0)).ravel().tolist()) for part in chosen)
+    return tuple(tuple(part.ravel().tolist()) for part in chosen)
+
+
+def _once(runs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the runs without small ones in pages where one began before: the page cache has those."""
+    _, first = np.unique(runs[:, 0] // PAGE, return_index=True)
+    return runs[np.sort(np.union1d(first, np.flatnonzero(runs[:, 1] > PAGE)))]
 
 
 def access_of(

@@ -42,8 +42,8 @@ _SMALL = 1 / 16
 through a small buffer divide what they ask for so, such as Python's (4 and 252 kB of 256)."""
 _NEAR = 0.05
 """Largest gap between adjacent runs, relative to a typical run."""
-_TRAIL = 2048
-"""Most large runs of which the places are kept."""
+_TRAIL = 4096
+"""Most runs of which the places are kept."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 _QUANTILES = 257
@@ -162,7 +162,7 @@ class Reads:
     large_runs: int = 0
     """Number of large runs whose offsets were kept."""
     trail: tuple[tuple[int, int, int], ...] = ()
-    """First byte and bytes of some of these, and 1 for the first of its process and file, otherwise 0."""
+    """First byte and bytes of some runs, and 1 for the first of its process and file, otherwise 0."""
     followed_files: int = 0
     """Number of (process, file) pairs whose large runs were followed by offset."""
     followed_bytes: int = 0
@@ -487,10 +487,9 @@ class Reduction:
         examined = [self._examined.get(number, (0, 0)) for number in group.files]
         pages, resident = map(sum, zip((0, 0), *examined, strict=True))
         runs, places = group.runs.pieces(), np.array(group.places, np.int64).reshape(-1, 4)
-        large = places[_is_large(places, runs.typical())]
-        large = large[np.lexsort((large[:, 1], large[:, 0]))]  # stable: in the order of reading
-        same = (large[1:, :2] == large[:-1, :2]).all(axis=1)
-        first = np.append(True, ~same)[: len(large)]
+        places = places[np.lexsort((places[:, 1], places[:, 0]))]  # stable: in the order of reading
+        large = places[is_large(places[:, 3], runs.typical())]
+        same = ~_first(large)[1:]
         tails, tail_bytes = _tails(places, runs.typical(), group.files)
         return Reads(
             **group.totals,
@@ -501,8 +500,8 @@ class Reduction:
             heads=group.heads.pieces(),
             runs=runs,
             large_runs=len(large),
-            trail=tuple(map(tuple, np.column_stack([large[:, 2:], first])[:_TRAIL].tolist())),
-            followed_files=int(first.sum()),
+            trail=tuple(map(tuple, np.column_stack([places[:, 2:], _first(places)])[:_TRAIL].tolist())),
+            followed_files=int(_first(large).sum()),
             followed_bytes=int(places[:, 3].sum()),
             backward=int((same & (large[1:, 2] < large[:-1, 2])).sum()),
             adjacent=_adjacent(places, runs.typical()),
@@ -534,32 +533,40 @@ def _size_and_device(path: str) -> tuple[int, int]:
     return -1, 0
 
 
+def _first(runs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each of these runs, in order of process and file, whether it is the first of those."""
+    differs = (runs[1:, :2] != runs[:-1, :2]).any(axis=1)
+    return np.append(True, differs)[: len(runs)]
+
+
 def _tails(runs: NDArray[np.int64], typical: float, sizes: Mapping[int, int]) -> tuple[int, int]:
-    """Return (number of large runs after small ones at the end of their file, bytes of those ends)."""
-    by_file = runs[np.lexsort((runs[:, 1], runs[:, 0]))]  # stable: in the order of reading
-    size = np.array([sizes.get(number, 0) for number in by_file[:, 1].tolist()], np.int64)
-    large, begin = _is_large(by_file, typical), by_file[:, 2]
+    """Return (number of large runs after small ones at the end of their file, bytes of those ends).
+
+    `runs` are in order of process and file.
+    """
+    size = np.array([sizes.get(number, 0) for number in runs[:, 1].tolist()], np.int64)
+    large, begin = is_large(runs[:, 3], typical), runs[:, 2]
     tail = np.flatnonzero(~large & (begin >= size - _TAIL) & (begin > 0))
     places = np.append(np.flatnonzero(large), 0)
     after = places[np.searchsorted(places[:-1], tail)]
-    before = (by_file[after, :2] == by_file[tail, :2]).all(axis=1) & (begin[after] < begin[tail])
+    before = (runs[after, :2] == runs[tail, :2]).all(axis=1) & (begin[after] < begin[tail])
     visits, which = np.unique(after[before], return_inverse=True)
     ends = np.zeros(len(visits), np.int64)
     np.maximum.at(ends, which, (size - begin)[tail[before]])
     return len(visits), int(ends.sum())
 
 
-def _is_large(runs: NDArray[np.int64], typical: float) -> NDArray[np.bool_]:
-    """Return for each run whether it is no header or index, which libraries read again.
+def is_large(sizes: NDArray[np.int64], typical: float) -> NDArray[np.bool_]:
+    """Return for each run of these bytes whether it is no header or index, which libraries read again.
 
     Of a sample that is read in chunks, one run may be four times as long as another.
     """
-    return np.asarray(4 * runs[:, 3] >= typical)
+    return np.asarray(4 * sizes >= typical)
 
 
 def _adjacent(runs: NDArray[np.int64], typical: float) -> int:
     """Return the number of large runs that end where another one of their file begins, to a twentieth."""
-    large = np.unique(runs[_is_large(runs, typical)][:, 1:], axis=0)  # ascending by file and first byte
+    large = np.unique(runs[is_large(runs[:, 3], typical)][:, 1:], axis=0)  # ascending by file and first byte
     gap = large[1:, 1] - large[:-1, 1] - large[:-1, 2]
     near = (large[1:, 0] == large[:-1, 0]) & (abs(gap) <= _NEAR * typical)
     return int(np.count_nonzero(near))
