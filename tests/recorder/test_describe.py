@@ -272,7 +272,7 @@ def test_crops_of_a_volume_are_read_in_several_places_that_are_near_each_other()
     trail = tuple((*run, int(not number)) for number, run in enumerate(runs))
     total = 4 * 40 * 16_384
     reads = replace(in_file(20), bytes=total, followed_bytes=total, runs=pieces(16_384, 160),
-                    requests=pieces(16_384, 160), large_runs=160, trail=trail)  # fmt: skip
+                    requests=pieces(16_484, 160), large_runs=160, trail=trail)  # fmt: skip
     found = pattern(reads, 40, replace(SHUFFLED, dataset_length=400))
     assert (found.samples_per_file, found.access.bytes_read, found.block_bytes) == (400, 65_536, 16_384)
     three, five = (tuple(n for at in range(count) for n in (66_384 * at, 16_384)) for count in (3, 5))

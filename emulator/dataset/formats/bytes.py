@@ -83,7 +83,7 @@ def _mixed(number: int) -> int:
     return mixed ^ mixed >> 32
 
 
-def _chunk(places: Sequence[Sequence[int]]) -> int:
+def chunk_of(places: Sequence[Sequence[int]]) -> int:
     """The least bytes of a place, exceptions aside: those of a chunk of HDF5, say; 1 without places."""
     counts = Counter(length for one in places for length in one[1::2])
     return min((length for length, count in counts.items() if 10 * count >= counts.total()), default=1)
@@ -120,7 +120,7 @@ class Bytes(Format):
         if columns:
             raise bad(name, "a file of bytes has no columns")
         access = self._access
-        return Stretches(name, size, samples, access.bytes_read, access.places, _chunk(access.places))
+        return Stretches(name, size, samples, access.bytes_read, access.places, chunk_of(access.places))
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         """Any file will do."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.workload import AccessSpec, Refill, SampleSpec
+from emulator.dataset.formats.bytes import chunk_of
 from emulator.errors import SpecError
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Pieces, Reads, is_large
@@ -539,7 +540,9 @@ def access_of(
     if apart:
         if not WHOLE <= each / sample_bytes <= 1:
             bytes_read = round(each)
-        if _several_requests(reads):
+        if places and WHOLE <= chunk_of(places) / request <= 1 / WHOLE:
+            request = chunk_of(places)  # without a header that lies before it
+        elif _several_requests(reads):
             request = min(request, (each - _small(reads.requests)) // BLOCK_BYTES * BLOCK_BYTES)
         elif request / each >= WHOLE:
             request = max(request, bytes_read or sample_bytes)  # a share of a header is no second request
