@@ -129,6 +129,7 @@ def test_of_a_gpu_that_starves_cuda_events_give_the_step_time(tmp_path):
 OWN_LOOP = """
 import queue, sys, threading, time
 from pathlib import Path
+from feedrate import mark_step
 files, batches = sorted(Path(sys.argv[1]).glob("*.dat")), queue.Queue(2)
 def read():
     for step in range(48):
@@ -310,6 +311,7 @@ def test_a_loop_in_a_notebook_is_recorded_until_it_ends(tmp_path):
 import sys; sys.path.insert(0, {str(JOBS.parent)!r})
 from pathlib import Path
 import jobs
+from emulator.plugins.recorder import recording
 loader = jobs.DataLoader(jobs.Files(Path({str(data)!r})), 4, shuffle=True, num_workers=2)
 with recording({str(tmp_path / "job")!r}, warmup=2):
     jobs.train(loader, 0.01)
