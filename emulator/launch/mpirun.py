@@ -238,12 +238,12 @@ class _Run:
             status = max(left) if len(left) == self._ranks else status
         ours = {pid: f"process {pid}" for pid in processes_of(self._folder)}
         ours |= {pid: f"rank {rank} (process {pid})" for rank, (pid, *_) in ranks_in(self._folder).items()}
-        deadline = time.monotonic() + _EXIT_SECONDS
-        while ours and time.monotonic() < deadline:
+        begun = time.monotonic()
+        while ours and (now := time.monotonic()) < begun + _LEAVE_SECONDS + _EXIT_SECONDS:
             for pid in list(ours):
                 if has_ended(pid) and not _has_threads(pid):
                     del ours[pid]
-                else:
+                elif now > begun + _LEAVE_SECONDS:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
@@ -290,6 +290,8 @@ class _Run:
 _LOOK_SECONDS = 0.25
 _GRACE_SECONDS = 4.0
 """Seconds for ranks to flush their spools."""
+_LEAVE_SECONDS = 1.0
+"""Seconds for children of ranks that were told to end, such as fio, to remove their files."""
 _EXIT_SECONDS = 2.0
 _ENDED_BY: dict[int, str] = {
     signal.SIGINT: "interrupted",
