@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -140,12 +141,12 @@ def posterior(
     middle = np.maximum(np.asarray(efficiency, dtype=np.float64), 1e-6) + half
     log_y, loose = np.log(middle), (half / middle) ** 2
     bounds = math.log(0.5), math.log(4 * maximum)
-    scales, which = np.linspace(*bounds, SCALES), np.arange(len(shapes()))
-    found, evidence = _fully(_grid(log_n, log_y, loose, threshold, scales, which), threshold)
+    weighed = partial(_weighed, log_n, log_y, loose, threshold)
+    scales = np.linspace(*bounds, SCALES)
+    found, evidence = weighed(scales, np.arange(len(shapes())))
     for _ in range(CLOSER):
         scales = _closer(found, scales, bounds)
-        which = np.flatnonzero(np.bincount(found.shape, weights=found.weight) > 1e-5)
-        found, evidence = _fully(_grid(log_n, log_y, loose, threshold, scales, which), threshold)
+        found, evidence = weighed(scales, np.flatnonzero(np.bincount(found.shape, found.weight) > 1e-5))
     if not len(log_n):
         return found
     prior = math.log((bounds[1] - bounds[0]) * CURVELESS / (1 - CURVELESS)) - evidence
@@ -190,8 +191,11 @@ class _Grid:
     """Variance of the discrepancy, of `loose`, and of curves between two scales, of the same shape."""
 
 
-def _fully(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
-    """The posterior, and its log evidence: the likelihood integrated over ln K."""
+def _weighed(
+    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
+) -> tuple[Posterior, float]:
+    """The posterior of `scales` and shapes, and its log evidence: the likelihood integrated over ln K."""
+    grid = _grid(log_n, log_y, loose, threshold, scales, which)
     runs = likelihood(grid.off, grid.far)
     joint = runs.log + grid.log_prior
     most = float(joint.max())

@@ -7,7 +7,6 @@ of the file, which other samples share: a recording says where (`config.workload
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from emulator.config.recipe import VOXEL_BYTES, Recipe
 from emulator.config.workload import AccessSpec
+from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import (
     ArrayBytes,
     Extent,
@@ -58,7 +58,7 @@ class Stretches(Index):
     def _places(self, sample: int) -> list[Extent]:
         begin = self.size * sample // self.samples
         own = self.size * (sample + 1) // self.samples - begin
-        drawn = _mixed(zlib.crc32(self.name.encode()) + sample)
+        drawn = _mixed(crc32(self.name.encode()) + sample)
         flat = self.places[drawn % len(self.places)] if self.places else (0, self.bytes_read)
         places = list(zip(flat[::2], flat[1::2], strict=True))
         spare = own - max(map(sum, places))
@@ -66,14 +66,9 @@ class Stretches(Index):
             begin = max(0, min(begin, self.size - own + spare))
         elif self.samples > 1 or not self.places:  # a file of one sample begins with its header
             begin += _mixed(drawn) % (spare + 1)
-        found = []
-        for at, length in places:
-            at = begin + at
-            if spare < 0:
-                at -= at % self.chunk
-            if at < self.size:
-                found.append(Extent(at, min(length, self.size - at)))
-        return found
+        chunk = self.chunk if spare < 0 else 1
+        found = [(begin + at - (begin + at) % chunk, length) for at, length in places]
+        return [Extent(at, min(length, self.size - at)) for at, length in found if at < self.size]
 
 
 def _mixed(number: int) -> int:
@@ -99,6 +94,7 @@ class Bytes(Format):
     def __init__(self, access: AccessSpec | None = None, voxel: int = VOXEL_BYTES) -> None:
         """`voxel`: bytes of one, when files are made."""
         self._access = access or AccessSpec()
+        self._chunk = chunk_of(self._access.places)
         self._voxel = voxel
         self.partial = self._access.bytes_read > 0
 
@@ -119,8 +115,7 @@ class Bytes(Format):
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stretches:
         if columns:
             raise bad(name, "a file of bytes has no columns")
-        access = self._access
-        return Stretches(name, size, samples, access.bytes_read, access.places, chunk_of(access.places))
+        return Stretches(name, size, samples, self._access.bytes_read, self._access.places, self._chunk)
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         """Any file will do."""

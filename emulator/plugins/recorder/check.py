@@ -101,7 +101,7 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         request_bytes=observation.request_bytes if counted else None,
         replay_request_bytes=made.request_bytes if counted else None,
         kept=_kept(loader, workload),
-        uncertain=loader.uneven if loader.settings.iterable else 0.0,
+        uncertain=loader.uneven,
         refilled=job.pauses * workload.batches_ahead,
         hidden=max(0.0, job.waited - made.pace.waited) if workload.accelerator.provenance == "bound" else 0.0,
     )

@@ -84,7 +84,7 @@ class Loader:
     batch_storage_bytes: float | None = None
     """Mean bytes from storage per batch, untraced if batches came after tracing; None: not known."""
     uneven: float = 0.0
-    """Relative uncertainty of `batch_call_bytes`, as workers read in large pieces; 0: not known."""
+    """Relative uncertainty of `batch_call_bytes` where an iterable dataset reads in large pieces; else 0."""
     reads: Reads
 
     def __post_init__(self) -> None:

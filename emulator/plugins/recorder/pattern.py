@@ -536,8 +536,7 @@ def access_of(
     sequential = several and (order != "random" or _long_runs(loader, amount, each))
     direct = reads.direct > reads.bytes / 2
     request, bytes_read = amount.request, 0
-    apart = not (layout.whole or sequential or reads.sizes_only)
-    if apart:
+    if not (layout.whole or sequential or reads.sizes_only):
         if not WHOLE <= each / sample_bytes <= 1:
             bytes_read = round(each)
         if places and WHOLE <= chunk_of(places) / request <= 1 / WHOLE:

@@ -489,7 +489,7 @@ class Reduction:
         runs, places = group.runs.pieces(), np.array(group.places, np.int64).reshape(-1, 4)
         places = places[np.lexsort((places[:, 1], places[:, 0]))]  # stable: in the order of reading
         large = places[is_large(places[:, 3], runs.typical())]
-        same = ~_first(large)[1:]
+        first = _first(large)
         tails, tail_bytes = _tails(places, runs.typical(), group.files)
         return Reads(
             **group.totals,
@@ -501,9 +501,9 @@ class Reduction:
             runs=runs,
             large_runs=len(large),
             trail=tuple(map(tuple, np.column_stack([places[:, 2:], _first(places)])[:_TRAIL].tolist())),
-            followed_files=int(_first(large).sum()),
+            followed_files=int(first.sum()),
             followed_bytes=int(places[:, 3].sum()),
-            backward=int((same & (large[1:, 2] < large[:-1, 2])).sum()),
+            backward=int((~first[1:] & (large[1:, 2] < large[:-1, 2])).sum()),
             adjacent=_adjacent(places, runs.typical()),
             tails=tails,
             tail_bytes=tail_bytes,

@@ -56,7 +56,7 @@ class _Seen:
     called: tuple[int, int] = (0, 0)
     """Steps with the same `readers`, and bytes of their calls meanwhile; of the longest such time."""
     progress: list[tuple[int, int]] = field(default_factory=list)
-    """Batches requested from workers, and bytes that calls of these returned, at each poll after tracing."""
+    """Batches requested of an iterable dataset, and bytes that calls returned, at each poll after tracing."""
 
 
 class Watch:
@@ -225,9 +225,8 @@ class Watch:
         for key, seen in self.loaders.items():
             if seen.readers:
                 self._count_calls(seen, [process for process in seen.readers if process in self._alive])
-            elif self.traced_until and seen.workers and len(seen.progress) < _MOST_POLLS:
-                calls = self._counters([key], self._used).get("calls", 0)
-                seen.progress.append((seen.track.batches[1], calls))
+            elif self.traced_until and seen.settings.iterable:
+                self._follow(key, seen)
 
     def _find_device(self) -> None:
         """Begin to count the requests that the device of the first loader's data gets."""
@@ -246,6 +245,12 @@ class Watch:
         if tuple(readers) != seen.readers:  # a parent's counters include those of a child that has ended
             seen.readers, seen.since = tuple(readers), (steps, calls)
         seen.called = max(seen.called, (steps - seen.since[0], calls - seen.since[1]))
+
+    def _follow(self, key: Key, seen: _Seen) -> None:
+        """Keep how much the workers have read, for how many batches."""
+        if seen.workers and len(seen.progress) < _MOST_POLLS:
+            calls = self._counters([key], self._used).get("calls", 0)
+            seen.progress.append((seen.track.batches[1], calls))
 
     def end_reads(self) -> None:
         """Keep the present counters and batches, because reads are not recorded after this."""
