@@ -31,7 +31,8 @@ def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> No
     assert answer["pytorch"]["loader"] == "torch"
     assert [path.name for path in place.iterdir()] == ["theirs"]
     knee = answer["storage"]["knee"]
-    if knee["kind"] == "knee":  # others may keep the machine's cores busy: then the client was the limit
+    # Others may keep the cores busy: then the client is the limit, or there is time for one count, without a knee.
+    if knee is not None and knee["kind"] == "knee":
         low, high = knee["interval"]
         assert 0.9 * low < 5.55 < 1.1 * high, "400 MB/s feed 5.55 of 80 MB/s at 90 %"
         assert re.match(r"To feed 8: \d+ MB/s more", answer["answer"][-1]["says"])
