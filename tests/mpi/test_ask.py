@@ -31,7 +31,7 @@ def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> No
     assert answer["pytorch"]["loader"] == "torch"
     assert [path.name for path in place.iterdir()] == ["theirs"]
     knee = answer["storage"]["knee"]
-    # Others may keep the cores busy: then the client is the limit, or there is time for one count, without a knee.
+    # Others may keep the cores busy: then the client is the limit, or there is time for one count only.
     if knee is not None and knee["kind"] == "knee":
         low, high = knee["interval"]
         assert 0.9 * low < 5.55 < 1.1 * high, "400 MB/s feed 5.55 of 80 MB/s at 90 %"
