@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from own_job_blocks import ON, TRACED
-from own_job_kinds import SYNC, rate_of
+from own_job_kinds import AHEAD, SYNC, rate_of
 from processes import evict, read_in
 
 from emulator.analysis.flags import unchecked_job, unlike_job
@@ -38,7 +38,7 @@ JOB, BLOCKS_OF = BENCHMARKS / "own_job_kinds.py", BENCHMARKS / "own_job_blocks.p
 PYTHON = os.environ.get("JOB_PYTHON", sys.executable)
 FEEDRATE = (sys.executable, "-m", "emulator")
 STEPS, LATE = 160, 0.003
-RECORDED = {"queue": 340, "validation": 240, "parquet": 120, "turn": 180, "grain": 300}
+RECORDED = {"queue": 340, "gpt": 340, "validation": 240, "parquet": 120, "turn": 180, "grain": 300}
 """Steps of the recorded run, where 140, forty of them traced, are too few or too many."""
 CONDITIONS = ("memory", "60 %", "40 %", "3 ms")
 
@@ -118,7 +118,7 @@ class Job:
         samples = workload.loader.batch_size * workload.job.samples
         own = rows[rows["rank"] == 0]
         begun = np.sort(own["begin"] + own["wait"])
-        rate = self.processes * rate_of(begun, samples, SYNC if self.kind == "queue" else 1)
+        rate = self.processes * rate_of(begun, samples, SYNC if self.kind in AHEAD else 1)
         flags = [
             *read_result(out).points[0].flags,
             *filter(None, [unlike_job(workload), unchecked_job(workload)]),

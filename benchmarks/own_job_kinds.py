@@ -25,7 +25,9 @@ import numpy as np
 STEP = 0.025
 PROCESSES, RANK = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 SYNC = 20
-"""Steps after which the host of `queue` waits for its accelerator."""
+"""Steps after which the host of `queue` and `gpt` waits for its accelerator."""
+AHEAD = ("queue", "gpt")
+"""Kinds whose host runs ahead of its accelerator."""
 VALIDATED = 40
 """Steps after which `validation` validates."""
 
@@ -707,6 +709,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]]
     "arrow": (arrow, huggingface),
     "safetensors": (tensors, lambda data: loader(Tensors(data))),
     "loop": (tokens, lambda data: marked(loop(data))),
+    "gpt": (tokens, lambda data: marked(loop(data))),
     "tars": (tars, from_tars),
     "webdataset": (tars, webdataset),
     "mds": (shards, lambda data: loader(Mds(data))),
@@ -804,9 +807,7 @@ def train(kind: str, data: Path, steps: int, then: Callable[[int], None] = lambd
     if PROCESSES > 1:
         torch.distributed.init_process_group("gloo")
     step = (
-        trained(kind)
-        if kind in ("volumes", "images", "slices")
-        else (queued if kind == "queue" else asleep)()
+        trained(kind) if kind in ("volumes", "images", "slices") else (queued if kind in AHEAD else asleep)()
     )
     times: list[float] = []
 
@@ -857,5 +858,5 @@ if __name__ == "__main__":
         name = sys.argv[2]
         times = train(name, Path(sys.argv[3]), int(sys.argv[4]))
         pause = VALIDATED if name == "validation" else 0
-        rate = rate_of(times, batch_of(name), SYNC if name == "queue" else 1, pause)
+        rate = rate_of(times, batch_of(name), SYNC if name in AHEAD else 1, pause)
         print(json.dumps({"rate": rate, "seconds": times[-1] - times[0]}), flush=True)

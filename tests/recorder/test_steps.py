@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -142,6 +144,10 @@ def test_of_a_job_that_marks_its_steps_reads_are_taken_off_or_make_a_bound():
     assert ahead.seconds == pytest.approx(0.1) and not ahead.bound
     assert (alone.taking, ahead.taking) == (0.0, None), "a batch may be taken anywhere between two marks"
     assert less_reading(step, 0.16, 2).bound and less_reading(step, None, 0).bound
+    ahead = replace(step, in_flight=10)
+    assert less_reading(ahead, 0.03, 0) == less_reading(ahead, None, 0) == ahead, (
+        "it reads while that computes"
+    )
 
 
 def test_too_few_steps_give_nothing():

@@ -184,7 +184,7 @@ def _merge(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], w
     if main is not None:
         pairs = zip(tables, merged.loaders, strict=True)
         of_main = [table for table, one in pairs if one.settings == main.settings]
-        in_turn = not main.settings.workers and not main.accelerator
+        in_turn = not (main.settings.workers or main.accelerator or main.settings.marked)
         step = step_time(of_main, warmup, in_turn)
         if step is not None and main.settings.marked:
             step = less_reading(step, reading_seconds(main), main.settings.workers)

@@ -482,8 +482,11 @@ def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTim
     """Return the step time of a job that marks its steps, less `reading` seconds of reads (None: unknown).
 
     Without `workers` the job reads and computes in turn, and computes the rest of the time. With workers the
-    step time is a bound if reads are under way for most of the time.
+    step time is a bound if reads are under way for most of the time. A host that runs ahead reads while its
+    accelerator computes.
     """
+    if step.in_flight > 1:
+        return step
     share = min(1.0, (reading or 0.0) / max(1, workers) / step.seconds) if step.seconds else 0.0
     if reading is None or (workers and share > _BUSY):
         return replace(step, bound=True, in_turn=False, taking=None, quantiles=())
