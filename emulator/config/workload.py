@@ -95,9 +95,10 @@ class AccessSpec:
     map_random: bool = False
     """The kernel is told that maps are read at random (MADV_RANDOM), as by LMDB without read-ahead: a page
     fault brings in one page, and nothing around it."""
-    reopen: bool = False
-    """A file of many samples is opened for each of them, and the kernel's read-ahead begins anew; false: it
-    stays open. For files on a mounted file system that are not mapped."""
+    opens: int = 0
+    """Times that a file is opened for a sample; each begins the kernel's read-ahead anew. 0: a file of many
+    samples stays open. 2 or more: for files that are read whole, of which all but the last open read
+    `head_bytes`, as nibabel does. For files on a mounted file system that are not mapped."""
     advised: bool = False
     """The job tells the kernel what it will read (posix_fadvise), as pyarrow does: the kernel requests it
     at once, without reading ahead. For files on a mounted file system, through the page cache."""
@@ -108,9 +109,8 @@ class AccessSpec:
 
     def __post_init__(self) -> None:
         at_least(1, self, "streams")
-        at_least(
-            0, self, "shuffle_buffer", "run_samples", "bytes_read", "chunk_bytes", "head_bytes", "tail_bytes"
-        )
+        at_least(0, self, "shuffle_buffer", "run_samples", "bytes_read", "chunk_bytes", "opens")
+        at_least(0, self, "head_bytes", "tail_bytes")
         if self.places and not self.bytes_read:
             raise SpecError("places needs access.bytes_read, the mean of their bytes", "set both")
         for one in self.places:
@@ -122,8 +122,10 @@ class AccessSpec:
             raise SpecError("tail_bytes needs access.head_bytes, the first bytes of a file", "set both")
         if self.replacement and self.pattern != "random":
             raise SpecError("replacement needs access.pattern = 'random'", "leave it out")
-        if self.reopen and (self.pattern != "random" or self.mapped):
-            raise SpecError("reopen needs access.pattern = 'random' and no access.mapped", "leave it out")
+        if self.opens and (self.pattern != "random" or self.mapped):
+            raise SpecError("opens needs access.pattern = 'random' and no access.mapped", "leave it out")
+        if self.opens > 1 and not self.head_bytes:
+            raise SpecError("opens above 1 needs access.head_bytes, which all but the last read", "set both")
         if self.map_random and not self.mapped:
             raise SpecError("map_random needs access.mapped", "set both")
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer or self.run_samples):

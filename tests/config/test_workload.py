@@ -29,7 +29,8 @@ def test_every_number_of_a_shipped_workload_has_a_source(name):
         numbers -= {"access.streams", "access.shuffle_buffer"}
     if not spec["access"]["columns"]:
         numbers -= {"access.columns", "access.bytes_read", "access.chunk_bytes"}
-    numbers -= {"access.head_bytes", "access.tail_bytes", "access.run_samples", "access.places"}  # recorded
+    recorded = {"head_bytes", "tail_bytes", "run_samples", "places", "opens"}
+    numbers -= {f"access.{name}" for name in recorded}
     numbers -= {"loader.batch_cpu_seconds", "accelerator.taking_seconds"}
     if spec["accelerator"]["in_flight"] == 1:
         numbers.remove("accelerator.in_flight")
@@ -68,9 +69,15 @@ def test_a_wrong_setting_is_one_clear_line(setting, said):
 @pytest.mark.parametrize("other", ["access.mapped=true", "access.pattern=sequential"])
 def test_only_samples_that_are_read_at_random_are_opened_for_each(other):
     with pytest.raises(
-        SpecError, match=": access.reopen needs access.pattern = 'random' and no access.mapped"
+        SpecError, match=": access.opens needs access.pattern = 'random' and no access.mapped"
     ):
-        load_workload("unet3d-a100", ["access.reopen=true", other])
+        load_workload("unet3d-a100", ["access.opens=1", other])
+
+
+def test_files_that_are_opened_several_times_have_a_head():
+    with pytest.raises(SpecError, match="opens above 1 needs access.head_bytes"):
+        load_workload("unet3d-a100", ["access.opens=3"])
+    load_workload("unet3d-a100", ["access.opens=3", "access.head_bytes=4096"])
 
 
 def test_settings_are_laid_over_the_file():

@@ -76,6 +76,21 @@ def test_files_of_all_sizes_that_are_read_at_once_have_no_header():
     assert (found.access.head_bytes, found.block_bytes) == (0, 122_880)
 
 
+def test_files_that_are_opened_several_times_are_opened_as_often():
+    """As nibabel does: twice for the header, then for all of the file, whose open may end before another."""
+    large = (0, 12_288, 1), (0, 60_000, 0), (0, 12_288, 0)
+    reads = replace(
+        whole(100, 60_000), visits=300, visit_bytes=100 * 84_576, visit_size=300 * 60_000, bytes=100 * 84_576,
+        requests=pieces(4096, 2100), heads=pieces(4096, 300), trail=large * 100,
+    )  # fmt: skip
+    found = pattern(reads, 100)
+    assert (found.access.opens, found.access.head_bytes, found.block_bytes) == (3, 12_288, 4096)
+    assert found.access.bytes_read == 0 and found.sample_bytes == 60_000
+    assert "files are read whole, one a sample, after 2 opens that read 12.3 kB" in found.told
+    twice = pattern(replace(reads, visit_bytes=100 * 54_576, bytes=100 * 54_576), 100)
+    assert twice.access.opens == 0 and any("opens a file 3 times" in line for line in twice.told)
+
+
 @pytest.mark.parametrize(("tails", "tail"), [(100, 172), (10, 0)])
 def test_the_end_of_files_is_read_first_where_the_job_does(tails, tail):
     reads = replace(whole(100, 2**20), heads=pieces(4096, 100), requests=pieces(2**18, 400))
@@ -405,9 +420,9 @@ def test_a_file_of_many_samples_that_is_opened_for_each_of_them_is_opened_so_by_
         followed_files=96, followed_bytes=96 * 100_000, backward=46,
     )  # fmt: skip
     settings = replace(SHUFFLED, dataset_length=400)
-    assert not pattern(rows, 100, settings).access.reopen
+    assert not pattern(rows, 100, settings).access.opens
     found = pattern(replace(rows, visits=100, visit_size=10**9), 100, settings)
-    assert (found.samples_per_file, found.access.reopen) == (100, True)
+    assert (found.samples_per_file, found.access.opens) == (100, 1)
     assert not found.access.advised and pattern(replace(rows, advised=10**7), 100, settings).access.advised
     said = "in 1 place of its file of 100 samples, at random, which is opened for it"
     assert f"all of a sample is read, {said}" in found.told

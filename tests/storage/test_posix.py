@@ -301,13 +301,29 @@ def test_a_file_is_opened_again_for_each_read_and_stays_in_memory(folder: Path) 
     needs_eviction(folder)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     storage, one = PosixStorage(folder, direct=False, cache="cold"), wanted("odd")
-    with scanning(storage, reopen=True) as scanner:
+    with scanning(storage, opens=1) as scanner:
         assert scanner.scan([one, one], nothing, nothing) == 2 * one.bytes
         assert resident(folder / "odd") and len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
         (folder / "odd").unlink()
         with pytest.raises(DatasetError, match="is not there"):
             scanner.scan([one], nothing, nothing)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_file_is_opened_before_for_its_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, opened, done = len(os.listdir("/proc/self/fd")), [], os.open  # noqa: PTH208
+
+    def counted(path: str, flags: int) -> int:
+        opened.append(path)
+        return done(path, flags)
+
+    monkeypatch.setattr(os, "open", counted)
+    storage = PosixStorage(folder, direct=False, cache="cold")
+    one = Wanted("odd", 10_001, [(0, 4096), (4096, 4096), (8192, 1809)], whole=True)
+    with scanning(storage, opens=3, head_bytes=8192) as scanner:
+        assert scanner.scan([one], nothing, nothing) == 10_001
+    assert len(opened) == 3 and len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert storage.stats.snapshot().reads == 2 + 2 + 3
 
 
 @pytest.mark.parametrize("direct", [False, True])

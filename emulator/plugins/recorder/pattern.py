@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 from typing import Literal
 
 import numpy as np
@@ -131,6 +131,8 @@ class Layout:
     """True if each file is one sample and is read whole."""
     own: bool
     """True if each sample has its own files, however often it is drawn."""
+    opens: int = 1
+    """Times that a file of one sample is opened for it."""
 
 
 def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = None) -> Pattern:
@@ -193,9 +195,9 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
             f"the job reads {times:.0%} of its files, whose samples lie side by side: the replay reads all "
             f"of them, and has {per_file} samples in a file, not {layout.samples_per_file}"
         )
-    elif not several and (opens := opens_of(loader, layout.files_per_sample)) > 1 / WHOLE:
+    elif not (several or layout.whole) and layout.opens > 1:
         facts.append(
-            f"the job opens a file {opens:.3g} times for a sample, the replay once: where storage answers "
+            f"the job opens a file {layout.opens} times for a sample, the replay once: where storage answers "
             "late, the replay waits for fewer requests"
         )
     facts += _dataset_words(loader, layout, demand, held, len(alike))
@@ -454,14 +456,16 @@ def layout_of(
     """
     reads, settings, different = loader.reads, loader.settings, demand.different
     files = reads.files
-    whole = reads.visit_bytes >= WHOLE * reads.visit_size and not amount.mapped
+    whole = _read_whole(loader, 1) and not amount.mapped
     own = whole and not reads.sizes_only and reads.visits > 0.9 * demand.samples / loader.ahead
     own &= settings.sampler in ("iterable", "custom", "WeightedRandomSampler") or files > 0.5 * different
     one = different / files < _SEVERAL
     if one or own:
-        together = files / different if one else reads.visits / demand.samples
+        together = max(1, round(files / different if one else reads.visits / demand.samples))
+        opens = max(1, round(opens_of(loader, together)))
+        whole = whole or (_read_whole(loader, opens) and not amount.mapped)
         return Layout(
-            files=files, samples_per_file=1, files_per_sample=max(1, round(together)), whole=whole, own=own
+            files=files, samples_per_file=1, files_per_sample=together, whole=whole, own=own, opens=opens
         )
     if not settings.iterable:  # ranks draw samples from the same files
         files = max(one.reads.files for one in alike)
@@ -472,6 +476,22 @@ def layout_of(
         per_file = max(2, round(reads.files_bytes / reads.files / of_sample))
         files = round(demand.length / per_file) or files
     return Layout(files=files, samples_per_file=per_file, files_per_sample=1, whole=False, own=own)
+
+
+def _read_whole(loader: Loader, opens: int) -> bool:
+    """Return True if the last of `opens` visits of a file reads all of it, and the others its head."""
+    reads = loader.reads
+    of_heads = (1 - 1 / opens) * reads.visits * fmean(heads) if (heads := _heads(reads)) else 0.0
+    return reads.visit_bytes - of_heads >= WHOLE * reads.visit_size / opens
+
+
+def _heads(reads: Reads) -> list[int]:
+    """Return the bytes of reads from the start of a file that another open of it read further."""
+    starts: list[list[int]] = [[]]
+    for begin, size, first in reads.trail:
+        starts += [[]] if first else []
+        starts[-1] += [size] if begin == 0 else []
+    return [size for of_file in starts for size in sorted(of_file)[:-1]]
 
 
 def run_samples(loader: Loader, amount: Amount, each: float) -> int:
@@ -552,6 +572,11 @@ def access_of(
             request = max(reads.sizes)
         headed = reads.requests.count >= _SEVERAL * reads.visits
         head = first if headed and first < request else 0
+        if layout.opens > 1:
+            head = padded(round(median(_heads(reads))))
+    opens = layout.opens if layout.whole and layout.opens > 1 else 0
+    if several and not (sequential or amount.mapped) and opens_of(loader, 1) > WHOLE:
+        opens = 1
     wanted = max(request, reads.readahead if reads.sizes_only else 0)
     tailed = head and reads.tails > WHOLE * reads.visits
     access = AccessSpec(
@@ -567,7 +592,7 @@ def access_of(
         mapped=amount.mapped,
         map_random=amount.mapped and reads.map_random,
         advised=not (amount.mapped or direct) and reads.advised > reads.bytes / 2,
-        reopen=several and not (sequential or amount.mapped) and opens_of(loader, 1) > WHOLE,
+        opens=opens,
         refill=_refill(loader.settings),
     )
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
@@ -630,6 +655,8 @@ def _access_words(
     reads, facts = loader.reads, []
     if layout.whole:
         end = ", their ends before the rest" if access.tail_bytes else ""
+        if access.opens > 1:
+            end += f", after {access.opens - 1} opens that read {show_bytes(access.head_bytes)}"
         facts.append(f"files are read whole, one a sample{end}")
     elif access.run_samples:
         run = show_bytes(access.run_samples * sample_bytes)
@@ -643,7 +670,7 @@ def _access_words(
         elif access.bytes_read:
             part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)} is read"
         where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
-        where += ", which is opened for it" if access.reopen else ""
+        where += ", which is opened for it" if access.opens else ""
         within = "1 place"
         if access.places:
             reach = fmean(max(map(sum, zip(one[::2], one[1::2], strict=True))) for one in access.places)
