@@ -223,8 +223,6 @@ def unlike_job(workload: Workload) -> Flag | None:
         f"the job keeps samples in memory: later batches read {1 - job.kept:.0%} of its replay's bytes",
         f"its replay was {percent(job.difference)} than the job ({job.replay_samples_per_second:.1f} "
         f"samples/s, not {job.samples_per_second:.1f})",
-        f"the job made up to {job.more_requests:.0%} more requests than its replay, each of them a wait "
-        "where storage answers late",
         f"storage got {job.requests_ratio - 1:.0%} more requests from the job than from its replay, each of "
         "them a wait where it answers late",
         f"the bytes of a sample became known to {job.uncertain:.0%} only",

@@ -263,9 +263,6 @@ class ReplaySpec:
     amplification: float | None = None
     """Bytes that storage delivered to the job for each byte that a replay asks for. None: memory answered."""
     replay_amplification: float | None = None
-    more_requests: float = 0.0
-    """Requests of the job, by opening a file again, for each of the replay's, where `request_bytes` are not
-    known. Where storage answers late, each is a wait."""
     request_bytes: float | None = None
     """Mean bytes of a request that storage got from the job. None: not known, or memory answered."""
     replay_request_bytes: float | None = None
@@ -283,7 +280,7 @@ class ReplaySpec:
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second")
         at_least(0, self, "waited", "replay_waited", "replay_amplification")
-        at_least(0, self, "more_requests", "kept", "uncertain", "refilled", "hidden")
+        at_least(0, self, "kept", "uncertain", "refilled", "hidden")
         positive(self, "amplification", "request_bytes", "replay_request_bytes")
 
     @property
@@ -311,14 +308,12 @@ class ReplaySpec:
 
     @property
     def differences(self) -> tuple[tuple[float, float], ...]:
-        """The differences in bytes from storage, bytes that are kept, rate, requests by opens, requests that
-        were counted, bytes that are uncertain, batches read while the job pauses, and waits, each with the
-        most that is trusted."""
+        """The differences in bytes from storage, bytes that are kept, rate, requests, bytes that are
+        uncertain, batches read while the job pauses, and waits, each with the most that is trusted."""
         return (
             (self.reads_ratio - 1, UNLIKE),
             (self.kept, UNLIKE_KEPT),
             (abs(self.difference), UNLIKE),
-            (self.more_requests, UNLIKE),
             (self.requests_ratio - 1, UNLIKE_REQUESTS),
             (self.uncertain, UNLIKE),
             (self.refilled, UNLIKE),

@@ -10,7 +10,7 @@ import pytest
 from emulator.analysis.flags import unlike_job
 from emulator.config.workload import JobSpec, ReplaySpec, load_workload
 from emulator.errors import SpecError
-from emulator.plugins.recorder.check import _amplification, _kept, _more_requests, _stored, _why
+from emulator.plugins.recorder.check import _amplification, _kept, _stored, _why
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.reads import Reads
@@ -68,17 +68,6 @@ def test_pages_that_samples_share_come_from_storage_early(samples_per_file, patt
 
 
 @pytest.mark.parametrize(
-    ("opens", "size", "more"), [(1, 60_000, 0.0), (3, 60_000, 1.0), (3, 50_000_000, 0.005)]
-)
-def test_opening_a_file_again_costs_a_small_sample_more_than_a_large_one(opens, size, more):
-    workload = load_workload("unet3d-tiny")
-    workload = replace(workload, sample=replace(workload.sample, bytes_mean=size, bytes_sd=0))
-    loader = Loader(rank=0, host="", process=1, settings=Settings(batch_size=4), epochs=1, steps=25,
-                    samples=100, reads=Reads(files=100, visits=opens * 100))  # fmt: skip
-    assert _more_requests(loader, workload) == pytest.approx(more, rel=0.1)
-
-
-@pytest.mark.parametrize(
     ("share", "mapped", "traced", "kept"),
     [(0.2, 0, 30, 0.8), (1.1, 0, 30, 0), (None, 0, 30, 0), (0.0, 9, 30, 0), (0.2, 0, 80, 0)],
 )
@@ -111,10 +100,9 @@ def test_why_a_recording_is_not_trusted_is_the_reason_for_it(rate, also, tmp_pat
     )
     rows = np.zeros(20, STEP)
     assert "no reason" in _why(written, loader, rates, rows, [])
-    again = _why(written, loader, replace(rates, more_requests=1.0), rows, ["client"])
-    assert "several times for a sample" in again and ("client" in again) == also
     pauses = replace(written, pace=Pace(seconds=0.1, waited=0.0, steps=90, pauses=0.025))
-    assert "every 40 steps" in _why(pauses, loader, replace(rates, refilled=0.1), rows, [])
+    again = _why(pauses, loader, replace(rates, refilled=0.1), rows, ["client"])
+    assert "every 40 steps" in again and ("client" in again) == also
 
 
 @pytest.mark.parametrize(("hidden", "trusted"), [(0.0, True), (0.04, True), (0.79, False)])

@@ -15,7 +15,6 @@ from emulator.plugins.recorder.describe import Described, describe, main_loader,
 from emulator.plugins.recorder.job import Written, put, several
 from emulator.plugins.recorder.maps import less_replayed, reads_unseen, sample_bytes
 from emulator.plugins.recorder.observation import Loader
-from emulator.plugins.recorder.pattern import opens_of
 from emulator.plugins.recorder.replay import replay
 from emulator.plugins.recorder.watch import Watch
 from emulator.record.steps import Steps
@@ -97,7 +96,6 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         replay_waited=made.pace.waited,
         amplification=_amplification(loader, workload, len(made.rows)) if stored else None,
         replay_amplification=made.point.read_amplification if stored else None,
-        more_requests=0.0 if counted else _more_requests(loader, workload),
         request_bytes=observation.request_bytes if counted else None,
         replay_request_bytes=made.request_bytes if counted else None,
         kept=_kept(loader, workload),
@@ -149,18 +147,6 @@ def _amplification(loader: Loader, workload: Workload, batches: int) -> float:
     return early * first / asked / workload.batch_bytes + (1 - early) * late
 
 
-def _more_requests(loader: Loader, workload: Workload) -> float:
-    """Return the requests that a job makes by opening files again, for each request of its replay.
-
-    A new open begins without read-ahead. Only of files that are read whole, which the replay opens once.
-    """
-    reads, sample = loader.reads, workload.sample
-    if reads.sizes_only or sample.samples_per_file > 1 or workload.access.bytes_read:
-        return 0.0
-    again = opens_of(loader, 1 / workload.job.samples) - 1
-    return max(0.0, again) / (1 + math.ceil(sample.bytes_mean / max(1, reads.readahead)))
-
-
 def _kept(loader: Loader, workload: Workload) -> float:
     """Return the share of a replay's bytes that the job did not read once its calls were no longer traced."""
     # The counters of a process that is killed lag behind, which matters if few steps came later.
@@ -172,8 +158,6 @@ def _kept(loader: Loader, workload: Workload) -> float:
 def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags: Sequence[str]) -> str:
     """Return the reasons in the recording why the replay is unlike the job."""
     step, reasons = written.observation.step, []
-    if rates.more_requests > UNLIKE:
-        reasons.append("the job opens a file several times for a sample, the replay once")
     if rates.refilled > UNLIKE and written.pace is not None:
         reasons.append(f"it stops every {1 / written.pace.pauses:.0f} steps")
     if rates.uncertain > UNLIKE:

@@ -462,7 +462,7 @@ def layout_of(
     one = different / files < _SEVERAL
     if one or own:
         together = max(1, round(files / different if one else reads.visits / demand.samples))
-        opens = max(1, round(opens_of(loader, together)))
+        opens = max(1, round(_opens_of(loader, together)))
         whole = whole or (_read_whole(loader, opens) and not amount.mapped)
         return Layout(
             files=files, samples_per_file=1, files_per_sample=together, whole=whole, own=own, opens=opens
@@ -575,7 +575,7 @@ def access_of(
         if layout.opens > 1:
             head = padded(round(median(_heads(reads))))
     opens = layout.opens if layout.whole and layout.opens > 1 else 0
-    if several and not (sequential or amount.mapped) and opens_of(loader, 1) > WHOLE:
+    if several and not (sequential or amount.mapped) and _opens_of(loader, 1) > WHOLE:
         opens = 1
     wanted = max(request, reads.readahead if reads.sizes_only else 0)
     tailed = head and reads.tails > WHOLE * reads.visits
@@ -644,7 +644,7 @@ def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, deman
     return round(demand.length * files / demand.different)
 
 
-def opens_of(loader: Loader, files_per_sample: float) -> float:
+def _opens_of(loader: Loader, files_per_sample: float) -> float:
     """Return how often each file of a sample is opened and read for that sample."""
     return loader.reads.visits / max(1.0, files_per_sample * _fill(loader) * loader.asked_samples)
 
