@@ -71,6 +71,7 @@ class TorchLoader:
         reader = SampleReader(whole, spec.crop, seed) if whole.arrays else RecordReader(whole)
         self._batches = _Batches()
         self._workers: list[Any] = []
+        self._reading: list[Any] = []  # workers of this epoch; those of one that was left early may end late
         self._patience = _END_SECONDS
         self._iterator: Any = None
         # A worker that hangs in the storage sends its error here before it ends.
@@ -108,7 +109,9 @@ class TorchLoader:
                 self._iterator = iter(self._loader)
         except _WORKER_DIED:  # or the fork server
             raise self._worker_died() from None
-        self._workers += [child for child in multiprocessing.active_children() if child not in before]
+        started = [child for child in multiprocessing.active_children() if child not in before]
+        self._workers += started
+        self._reading = started or self._reading  # persistent workers stay
         for _ in self._batches.portions:
             collated, taken = self._next(), time.monotonic()
             yield replace(self._batch(collated), taken=taken)
@@ -135,13 +138,13 @@ class TorchLoader:
                 return next(self._iterator, None)
             except _WORKER_DIED as error:
                 # Do not wait for the end of a worker that hangs in the storage: it may be unable to end.
-                known = self._hung.poll() or connection.wait([one.sentinel for one in self._workers], 0)
+                known = self._hung.poll() or connection.wait([one.sentinel for one in self._reading], 0)
                 if known or isinstance(error, _CUT_OFF) or str(error).startswith(_DEAD):
                     raise self._worker_died() from None
                 if "timed out" in str(error):  # DataLoader's timeout: its workers are alive
                     if time.monotonic() >= deadline:
                         raise stalled(self._spec.stall_timeout) from None
-                elif connection.wait([worker.sentinel for worker in self._workers], _DEATH_SECONDS):
+                elif connection.wait([worker.sentinel for worker in self._reading], _DEATH_SECONDS):
                     raise self._worker_died() from None
                 else:
                     raise
@@ -189,6 +192,7 @@ class TorchLoader:
         self._hung.close()
         self._tell.close()
         self._workers.clear()  # each holds two open files
+        self._reading.clear()
         self._iterator = None
         self._loader = None
         gc.collect()  # iterator and loader are in reference cycles and hold named semaphores

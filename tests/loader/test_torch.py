@@ -21,6 +21,7 @@ from emulator.config.workload import AccessSpec
 from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader import make_loader
+from emulator.loader import torch as torch_loader
 from emulator.loader.reading import WholeReader
 from emulator.loader.torch import Forkserver
 from emulator.loader.worker import SampleReader
@@ -47,6 +48,14 @@ class TestTorch(LoaderContract):
     @pytest.mark.long  # its stall has to outlast the start of worker processes
     def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
         super().test_hung_storage_is_given_up(loader, pipe)
+
+    def test_workers_of_an_epoch_that_was_left_early_end_while_the_next_one_is_slow(
+        self, loader: MakeLoader, files: Files, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch_loader, "_CHECK_SECONDS", 0.01)  # the start of workers takes longer
+        made = loader(files)
+        next(iter(made.read(files.batches())))
+        assert len(list(made.read(files.batches()))) == len(files.batches())
 
     @pytest.mark.parametrize("counted", [True, False], ids=["", "that died before it was counted"])
     def test_a_dead_worker_is_reported_in_one_line(
