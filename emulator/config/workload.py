@@ -78,7 +78,8 @@ class AccessSpec:
     places: tuple[tuple[int, ...], ...] = ()
     """Format bytes: where samples are read, if not in one place of a file: for each of some samples, offset
     from its first byte and bytes of each place in turn. Any sample is read as one of these. Samples overlap,
-    as random crops do, if that reaches further than a sample, and if `bytes_read` are more than it has."""
+    as random crops do, if that reaches further than a sample, and if `bytes_read` are more than it has. Of
+    mapped files, the pages that faulted."""
     head_bytes: Bytes = 0
     """Files that are read whole: bytes of a first request, as for a header; 0: it is like the others."""
     tail_bytes: Bytes = 0

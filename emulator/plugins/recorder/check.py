@@ -69,7 +69,8 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
         observation = replace(observation, **found)
         return describe(observation, described.workload.name)
 
-    if described.workload.access.mapped:  # its first batches came from storage, whatever the later ones did
+    access = described.workload.access
+    if access.mapped and not access.places:  # of its first batches: they came from storage
 
         def delivered(size: int) -> float:
             return again(describe_as(of_map=size).workload, steps=steps, stored=True).storage_bytes

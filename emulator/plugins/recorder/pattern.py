@@ -167,7 +167,11 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
     if run:
         per_file = run * max(1, round(mean_file / amount.run))
     sample_bytes = max(1, round(mean_file / per_file))
-    places = () if amount.mapped or layout.whole else places_of(reads, demand.samples, per_file)
+    places: tuple[tuple[int, ...], ...] = ()
+    if amount.mapped:
+        places = () if several else kept_places(faults_of(reads))
+    elif not layout.whole:
+        places = places_of(reads, demand.samples, per_file)
     if places and (overlap or not several):
         each = fmean(sum(one[1::2]) for one in places)
     read = each if overlap else min(each, sample_bytes)
@@ -201,7 +205,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
             "late, the replay waits for fewer requests"
         )
     facts += _dataset_words(loader, layout, demand, held, len(alike))
-    facts += _left_out(loader, amount, each, of_map is not None)
+    facts += _left_out(loader, amount, access, each, of_map is not None)
     return Pattern(
         files=held,
         samples_per_file=per_file,
@@ -212,7 +216,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
         listed=len(sizes) == reads.files,
         access=access,
         block_bytes=block,
-        guessed=amount.guessed and of_map is None,
+        guessed=amount.guessed and of_map is None and not places,
         told=tuple(facts),
     )
 
@@ -227,10 +231,15 @@ def _side_by_side(loader: Loader, ranks: int, demand: Demand) -> bool:
     return expected >= _FEW_NEIGHBOURS and loader.reads.adjacent > expected / 2
 
 
-def _left_out(loader: Loader, amount: Amount, each: float, found: bool) -> list[str]:
+def _left_out(loader: Loader, amount: Amount, access: AccessSpec, each: float, found: bool) -> list[str]:
     """Return sentences on reads of the job that the replay changes or leaves out."""
     reads, facts, filled = loader.reads, [], _fill(loader)
-    if amount.mapped:
+    if amount.mapped and access.places:
+        facts.append(
+            f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(amount.total)}; "
+            "the replay maps them, too, and touches the pages that faulted"
+        )
+    elif amount.mapped:
         if found:
             why = "for which storage delivers as much"
         else:
@@ -525,10 +534,26 @@ def places_of(reads: Reads, samples: float, per_file: int) -> tuple[tuple[int, .
         longest = np.sort(np.append(moves, math.inf))[max(0, inside - 1)]
         parts = np.split(np.column_stack([begin, size]), np.flatnonzero(moves > longest) + 1)
         parts = [part - (part[:, 0].min(), 0) for part in parts]
+    return kept_places(parts)
+
+
+def kept_places(parts: Sequence[NDArray[np.int64]]) -> tuple[tuple[int, ...], ...]:
+    """Return some of these parts, with their sizes, as in AccessSpec.places. A row is (first byte, bytes)."""
+    if not parts:
+        return ()
     by_bytes = sorted(parts, key=lambda part: int(part[:, 1].sum()))
     kept = max(1, min(_MOST_LAYOUTS, len(parts), _MOST_PLACES * len(parts) // sum(map(len, parts))))
     chosen = [by_bytes[int((number + 0.5) * len(parts) / kept)] for number in range(kept)]
     return tuple(tuple(part.ravel().tolist()) for part in chosen)
+
+
+def faults_of(reads: Reads) -> list[NDArray[np.int64]]:
+    """Return the pages of the faults in each map that was made for a sample, in order."""
+    if not reads.faulted:
+        return []
+    begin, first = np.array(reads.faulted).T
+    pages = np.column_stack([begin, np.full(len(begin), PAGE)])
+    return np.split(pages, np.flatnonzero(first[1:]) + 1)
 
 
 def _once(runs: NDArray[np.int64]) -> NDArray[np.int64]:

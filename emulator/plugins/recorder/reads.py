@@ -43,7 +43,7 @@ through a small buffer divide what they ask for so, such as Python's (4 and 252 
 _NEAR = 0.05
 """Largest gap between adjacent runs, relative to a typical run."""
 _TRAIL = 4096
-"""Most runs of which the places are kept."""
+"""Most runs, and page faults, of which the places are kept."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 _QUANTILES = 257
@@ -163,6 +163,9 @@ class Reads:
     """Number of large runs whose offsets were kept."""
     trail: tuple[tuple[int, int, int], ...] = ()
     """First byte and bytes of some runs, and 1 for the first of its process and file, otherwise 0."""
+    faulted: tuple[tuple[int, int], ...] = ()
+    """First byte of the pages of some page faults in mapped files, and 1 for the first of its map, otherwise
+    0."""
     followed_files: int = 0
     """Number of (process, file) pairs whose large runs were followed by offset."""
     followed_bytes: int = 0
@@ -216,6 +219,7 @@ class Reads:
             else:
                 total[name] = here if there is None else there if here is None else here + there
         total["trail"] = (self.trail + other.trail)[:_TRAIL]
+        total["faulted"] = (self.faulted + other.faulted)[:_TRAIL]
         total["sizes"] = _pooled([(self.sizes, self.files), (other.sizes, other.files)])
         return Reads(**total)
 
@@ -261,6 +265,7 @@ class _Group:
         self.readers: Counter[int] = Counter()  # thread -> bytes read
         self.map_random = False
         self.places = array("q")  # of each run: process, file, first byte, bytes
+        self.faulted = array("q")  # of each page fault: process, first byte, 1 for the first of its map
 
     def end_run(self, handle: _Open) -> None:
         """Count the current run of `handle`, if it has one, and reset it."""
@@ -290,6 +295,7 @@ class _Group:
         self.heads.merge(other.heads)
         self.runs.merge(other.runs)
         self.places.extend(other.places[: 4 * _MOST_RUNS - len(self.places)])
+        self.faulted.extend(other.faulted[: 3 * _TRAIL - len(self.faulted)])
 
 
 @dataclass(slots=True)
@@ -478,6 +484,12 @@ class Reduction:
             self._pages += self._examined[file.number][0]
         self._holds(group, file, path)
 
+    def fault(self, key: object, process: int, path: bytes, offset: int, first: bool) -> None:
+        """Count a page fault in a mapped file, the `first` of its map or another, in the page at `offset`."""
+        group = self.group(key)
+        if len(group.faulted) < 3 * _TRAIL and self.file(path) is not None:
+            group.faulted.extend((process, offset, first))
+
     def seen(self, key: object, usage: Mapping[str, int], sizes_only: bool) -> Reads:
         """Return the reads of the group `key`. `usage` has counters as in `feedrate_probe.usage`."""
         for handle in self._open.values():
@@ -489,6 +501,8 @@ class Reduction:
         runs, places = group.runs.pieces(), np.array(group.places, np.int64).reshape(-1, 4)
         places = places[np.lexsort((places[:, 1], places[:, 0]))]  # stable: in the order of reading
         large = places[is_large(places[:, 3], runs.typical())]
+        faulted = np.array(group.faulted, np.int64).reshape(-1, 3)
+        faulted = faulted[np.argsort(faulted[:, 0], kind="stable")]
         first = _first(large)
         tails, tail_bytes = _tails(places, runs.typical(), group.files)
         return Reads(
@@ -501,6 +515,7 @@ class Reduction:
             runs=runs,
             large_runs=len(large),
             trail=tuple(map(tuple, np.column_stack([places[:, 2:], _first(places)])[:_TRAIL].tolist())),
+            faulted=tuple(map(tuple, faulted[:, 1:].tolist())),
             followed_files=int(first.sum()),
             followed_bytes=int(places[:, 3].sum()),
             backward=int((~first[1:] & (large[1:, 2] < large[:-1, 2])).sum()),

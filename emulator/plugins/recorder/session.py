@@ -98,6 +98,8 @@ class Listener:
                 self._watch.events(_read(self._events))
             ended = [self._calls_of(descriptor) for descriptor in ready if descriptor in self._tracers]
             self._trace()
+            if not self._watch.traced_until:
+                self._watch.look_at_faults()
             now = time.monotonic()
             if now >= due:
                 due = now + _POLL_SECONDS

@@ -119,6 +119,8 @@ class Tracer:
         """Parents of processes."""
         self.asynchronous: set[int] = set()
         """Processes that set up io_uring or libaio, whose reads are not among the traced calls."""
+        self.mapping: set[int] = set()
+        """Processes that mapped a file."""
         self.errors: list[str] = []
         """Errors of strace, but for processes that had ended before it could attach to them."""
         self._group = group
@@ -245,7 +247,10 @@ class Tracer:
     def _mmap(self, thread: int, text: bytes) -> None:
         found = _MAPPED.match(text)
         if found and b"PROT_READ" in found[2] and b"PROT_EXEC" not in found[2]:
-            self.reduction.mapped(self._key(self.process(thread)), plain(found[5]), int(found[1]))
+            process, path = self.process(thread), plain(found[5])
+            self.reduction.mapped(self._key(process), path, int(found[1]))
+            if self.reduction.file(path) is not None and len(self.mapping) < _MOST_PROCESSES:
+                self.mapping.add(process)
 
     def _advised(self, thread: int, text: bytes) -> None:
         where, found = _AT.match(text), _ADVISED.search(text)

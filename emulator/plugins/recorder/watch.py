@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from emulator.config.reader import build
 from emulator.errors import FeedrateError
+from emulator.plugins.recorder.faults import Faults
 from emulator.plugins.recorder.hook.feedrate_probe import usage
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Reads, Reduction
@@ -79,6 +81,7 @@ class Watch:
         """Observation.request_bytes, after `end_reads`."""
         self._device: tuple[Counters, DeviceReads, int] | None = None
         """Counters of the data's device, their values at first, and the job's bytes from storage then."""
+        self._faults: dict[int, Faults | None] = {}  # process that maps files -> its page faults
         self._owner: dict[int, Key] = {}  # worker process -> its loader
         self._used: dict[int, dict[str, int]] = {}  # process -> its last counters
         self._seen: dict[int, dict[str, int]] = {}  # `_used` when reads were seen for the last time
@@ -212,6 +215,16 @@ class Watch:
             told[one.random] += one.size if self.reduction.file(one.path) is not None else 0
         self.reduction.group(key).map_random = told[True] > told[False]
 
+    def look_at_faults(self) -> None:
+        """Read the page faults of processes that map files, if that is permitted."""
+        for process in self.tracer.mapping - self._faults.keys():
+            self._faults[process] = None
+            with suppress(OSError):
+                self._faults[process] = Faults(process)
+        for process, faults in self._faults.items():
+            for one in faults.read() if faults else ():
+                self.reduction.fault(self._group(process), process, one.path, one.offset, one.first)
+
     def poll(self) -> None:
         """Read the counters of the job's processes before they exit."""
         for process in list(self._alive):
@@ -255,6 +268,10 @@ class Watch:
     def end_reads(self) -> None:
         """Keep the present counters and batches, because reads are not recorded after this."""
         self.poll()
+        self.look_at_faults()
+        for faults in filter(None, self._faults.values()):
+            faults.close()
+        self._faults.clear()
         self._seen = dict(self._used)
         if self._device is not None:
             counters, first, own = self._device
