@@ -428,6 +428,28 @@ def test_a_file_of_many_samples_that_is_opened_for_each_of_them_is_opened_so_by_
     assert f"all of a sample is read, {said}" in found.told
 
 
+def test_rows_of_which_the_last_page_is_read_first_are_read_so():
+    """SQLite's; pages of its index lie elsewhere, and are in the page cache before long."""
+    rows = np.random.default_rng(1).permutation(4000)[:100].tolist()
+    of_index = [row // 60 * 61_440 for row in rows]
+    of_rows = [
+        run
+        for row, index in zip(rows, of_index, strict=True)
+        for run in ((index, 4096, 0), (row * 61_440 + 57_344, 4096, 0), (row * 61_440, 57_344, 0))
+    ]
+    read = 100 * (4096 + 61_440)
+    reads = Reads(
+        files=1, files_bytes=4000 * 61_440, sizes=(4000 * 61_440,), visits=2, visit_bytes=read,
+        visit_size=2 * 4000 * 61_440, bytes=read, index_bytes=100 * 4096, requests=pieces(4096, 1600),
+        heads=pieces(100, 2), runs=pieces(4096, 200) + pieces(57_344, 100), large_runs=100, followed_files=2,
+        followed_bytes=read, backward=49, trail=((0, 100, 1), *of_rows),
+    )  # fmt: skip
+    found = pattern(reads, 100, replace(SHUFFLED, dataset_length=4000))
+    assert found.access.places == ((57_344, 4096, 0, 57_344),) and found.block_bytes == 4096
+    assert (found.samples_per_file, found.sample_bytes, found.access.bytes_read) == (4000, 61_440, 61_440)
+    assert any(line.startswith("all of a sample is read, in 2 places within 61.4 kB") for line in found.told)
+
+
 def pages(batch_call_bytes: float) -> Pattern:
     """Two workers have read 12 pages of 50 samples, of 120 pages in one file."""
     iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)

@@ -28,6 +28,7 @@ from emulator.dataset.formats.base import (
     stream_blocks,
 )
 from emulator.order import Read
+from emulator.units import BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Stretches(Index):
     places: tuple[tuple[int, ...], ...] = ()
     """As of AccessSpec."""
     chunk: int = 1
-    """Samples that overlap are read from multiples of these bytes."""
+    """Samples that overlap are read from multiples of these bytes, and others, if they are whole blocks."""
     unsummed = "nothing is known of the sums of parts of a file"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
@@ -66,7 +67,7 @@ class Stretches(Index):
             begin = max(0, min(begin, self.size - own + spare))
         elif self.samples > 1 or not self.places:  # a file of one sample begins with its header
             begin += _mixed(drawn) % (spare + 1)
-        chunk = self.chunk if spare < 0 else 1
+        chunk = self.chunk if spare < 0 or self.chunk % BLOCK_BYTES == 0 else 1
         found = [(begin + at - (begin + at) % chunk, length) for at, length in places]
         return [Extent(at, min(length, self.size - at)) for at, length in found if at < self.size]
 

@@ -521,20 +521,38 @@ def places_of(reads: Reads, samples: float, per_file: int) -> tuple[tuple[int, .
     A file of one sample is one part of the trail. In files of many, moves from one place to the next of a
     sample are shorter than those to another sample; their headers are in the page cache.
     """
-    runs = reads.large_runs * reads.bytes / max(1, reads.followed_bytes)
-    if not reads.trail or runs < _SEVERAL * samples:
+    if not reads.trail:
         return ()
     trail = np.array(reads.trail)
+    large = is_large(trail[:, 1], reads.runs.typical())
+    followed = _of_samples(trail, large)
+    share = reads.large_runs / max(1, int(large.sum())) * reads.bytes / max(1, reads.followed_bytes)
+    runs = share * len(followed)
+    if runs < _SEVERAL * samples:
+        return ()
     if per_file == 1 and reads.visits < _SEVERAL * reads.files:
         parts = [_once(part) for part in np.split(trail[:, :2], np.flatnonzero(trail[1:, 2]) + 1)]
     else:
-        begin, size, first = trail[is_large(trail[:, 1], reads.runs.typical())].T
+        begin, size, first = followed.T
         moves = np.where(first[1:] == 1, math.inf, abs(begin[1:] - begin[:-1] - size[:-1]))
         inside = round((1 - samples / runs) * len(begin))
         longest = np.sort(np.append(moves, math.inf))[max(0, inside - 1)]
         parts = np.split(np.column_stack([begin, size]), np.flatnonzero(moves > longest) + 1)
         parts = [part - (part[:, 0].min(), 0) for part in parts]
     return kept_places(parts)
+
+
+def _of_samples(trail: NDArray[np.int64], large: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the large runs of the trail, and small ones that touch the large one before or after them.
+
+    SQLite reads the last page of a row first.
+    """
+    begin, size, first = trail.T
+    end, together = begin + size, first[1:] == 0
+    touch = together & ((begin[1:] == end[:-1]) | (begin[:-1] == end[1:]))
+    beside = np.append(touch & large[1:], False) | np.append(False, touch & large[:-1])
+    of_samples: NDArray[np.int64] = trail[large | beside]
+    return of_samples
 
 
 def kept_places(parts: Sequence[NDArray[np.int64]]) -> tuple[tuple[int, ...], ...]:
@@ -544,7 +562,8 @@ def kept_places(parts: Sequence[NDArray[np.int64]]) -> tuple[tuple[int, ...], ..
     by_bytes = sorted(parts, key=lambda part: int(part[:, 1].sum()))
     kept = max(1, min(_MOST_LAYOUTS, len(parts), _MOST_PLACES * len(parts) // sum(map(len, parts))))
     chosen = [by_bytes[int((number + 0.5) * len(parts) / kept)] for number in range(kept)]
-    return tuple(tuple(part.ravel().tolist()) for part in chosen)
+    found = tuple(tuple(part.ravel().tolist()) for part in chosen)
+    return found if len(set(found)) > 1 else found[:1]
 
 
 def faults_of(reads: Reads) -> list[NDArray[np.int64]]:
@@ -582,7 +601,7 @@ def access_of(
     direct = reads.direct > reads.bytes / 2
     request, bytes_read = amount.request, 0
     if not (layout.whole or sequential or reads.sizes_only):
-        if not WHOLE <= each / sample_bytes <= 1:
+        if places or not WHOLE <= each / sample_bytes <= 1:
             bytes_read = round(each)
         if places and WHOLE <= chunk_of(places) / request <= 1 / WHOLE:
             request = chunk_of(places)  # without a header that lies before it
@@ -692,7 +711,7 @@ def _access_words(
         part = "all of a sample is read"
         if access.bytes_read > sample_bytes:
             part = f"{show_bytes(access.bytes_read)} is read for a sample"
-        elif access.bytes_read:
+        elif access.bytes_read < WHOLE * sample_bytes and access.bytes_read:
             part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)} is read"
         where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
         where += ", which is opened for it" if access.opens else ""
