@@ -6,11 +6,12 @@ Formats: linux/perf_event.h.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import platform
 import struct
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +19,21 @@ from numpy.typing import NDArray
 
 _CALLS = {"x86_64": 298, "aarch64": 241}
 """Number of the system call perf_event_open."""
-_PAGES = 64
-"""Pages of a thread's buffer, a power of two: 8,192 faults."""
+_PAGES = 16
+"""Pages of a CPU's buffer, a power of two: 2,048 faults."""
+_MOST_MAPS = 64
+"""Most maps of a process that are followed. No record tells when a map ends."""
+_MOST_FAULTS = 4096
+"""Most faults of a map that are kept."""
 _ATTRIBUTES = struct.Struct("IIQQQQQ80x")
 """type, size, config, sample_period, sample_type, read_format, flags; the other fields are 0."""
 _SOFTWARE, _PAGE_FAULTS = 1, 2
 _TID, _TIME, _ADDRESS = 1 << 1, 1 << 2, 1 << 3
-_EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _MMAP_DATA, _SAMPLE_ID_ALL = 1 << 5, 1 << 6, 1 << 17, 1 << 18
+_INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
+_MMAP_DATA, _SAMPLE_ID_ALL = 1 << 17, 1 << 18
 _CLOSE_ON_EXEC = 1 << 3
+_SET_OUTPUT = 0x2405
+"""PERF_EVENT_IOC_SET_OUTPUT."""
 _HEADER = struct.Struct("IHH")
 """Type, flags, and bytes of a record."""
 _MAP = struct.Struct("IIQQQ")
@@ -33,57 +41,63 @@ _MAP = struct.Struct("IIQQQ")
 _LAST_ID = 16
 """Bytes of TID and time at the end of records that are no samples."""
 _MAP_RECORD, _LOST_RECORD, _SAMPLE_RECORD = 1, 2, 9
-_SAMPLE = np.dtype([("head", "<u8"), ("thread", "<u8"), ("time", "<u8"), ("address", "<u8")])
+_SAMPLE = np.dtype(
+    [("head", "<u8"), ("process", "<u4"), ("thread", "<u4"), ("time", "<u8"), ("address", "<u8")]
+)
 _POSITIONS = 1024
 """Offset of data_head and data_tail in the first page of a buffer."""
 
 
-class Fault(NamedTuple):
-    """A page fault in a mapped file."""
-
-    path: bytes
-    offset: int
-    """First byte of the page in its file."""
-    first: bool
-    """True for the first fault in its map."""
+def _opened(thread: int, cpu: int) -> int:
+    """Return an event of the page faults of `thread`, and of what it starts, on a CPU. Raises OSError."""
+    flags = _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | _MMAP_DATA | _SAMPLE_ID_ALL
+    sample = _TID | _TIME | _ADDRESS
+    attributes = _ATTRIBUTES.pack(_SOFTWARE, _ATTRIBUTES.size, _PAGE_FAULTS, 1, sample, 0, flags)
+    number = ctypes.c_long(_CALLS.get(platform.machine(), -1))
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    event = int(call(number, attributes, thread, cpu, -1, ctypes.c_ulong(_CLOSE_ON_EXEC)))
+    if event < 0:
+        raise OSError(ctypes.get_errno(), "perf_event_open")
+    return event
 
 
 class _Buffer:
-    """The buffer to which the kernel writes the faults and maps of a thread."""
+    """The buffer to which the kernel writes the faults and maps of some threads on a CPU."""
 
-    def __init__(self, thread: int) -> None:
-        """Raises OSError if it is not permitted."""
-        flags = _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | _MMAP_DATA | _SAMPLE_ID_ALL
-        sample = _TID | _TIME | _ADDRESS
-        attributes = _ATTRIBUTES.pack(_SOFTWARE, _ATTRIBUTES.size, _PAGE_FAULTS, 1, sample, 0, flags)
-        number = _CALLS.get(platform.machine(), -1)
-        call = ctypes.CDLL(None, use_errno=True).syscall
-        self._event = call(ctypes.c_long(number), attributes, thread, -1, -1, ctypes.c_ulong(_CLOSE_ON_EXEC))
-        if self._event < 0:
-            raise OSError(ctypes.get_errno(), "perf_event_open")
+    def __init__(self, threads: Sequence[int], cpu: int) -> None:
+        """Raises OSError if it is not permitted, or a thread has ended."""
+        self._events = []
         try:
-            self._memory = mmap.mmap(self._event, (1 + _PAGES) * mmap.PAGESIZE)
+            for thread in threads:
+                self._events.append(_opened(thread, cpu))
+            self._memory = mmap.mmap(self._events[0], (1 + _PAGES) * mmap.PAGESIZE)
+            for other in self._events[1:]:
+                fcntl.ioctl(other, _SET_OUTPUT, self._events[0])
         except OSError:
-            os.close(self._event)
+            self._close_events()
             raise
 
     def read(self) -> bytes:
         """Return the new records."""
         head, tail = struct.unpack_from("QQ", self._memory, _POSITIONS)
         size = _PAGES * mmap.PAGESIZE
-        ring = memoryview(self._memory)[mmap.PAGESIZE :]
-        begin, end = tail % size, head % size
-        data = bytes(ring[begin:end]) if begin <= end else bytes(ring[begin:]) + bytes(ring[:end])
-        ring.release()
+        begin, end = mmap.PAGESIZE + tail % size, mmap.PAGESIZE + head % size
+        whole = head == tail or begin < end
+        data = self._memory[begin:end] if whole else self._memory[begin:] + self._memory[mmap.PAGESIZE : end]
         struct.pack_into("Q", self._memory, _POSITIONS + 8, head)
         return data
 
     def close(self) -> None:
         self._memory.close()
-        os.close(self._event)
+        self._close_events()
+
+    def _close_events(self) -> None:
+        while self._events:
+            os.close(self._events.pop())
 
 
 class _Map(NamedTuple):
+    process: int
     path: bytes
     begin: int
     end: int
@@ -92,61 +106,78 @@ class _Map(NamedTuple):
     """Offset in the file of the first address."""
 
 
+class Touched(NamedTuple):
+    """The page faults in a map."""
+
+    path: bytes
+    offsets: Sequence[int]
+    """First byte in the file of each page that faulted, in order."""
+
+
 class Faults:
     """The page faults of a process in files that it maps from now on."""
 
     def __init__(self, process: int) -> None:
-        """Raises OSError if it is not permitted."""
+        """Raises OSError if it is not permitted, or the process has ended."""
         self._process = process
-        self._buffers = {process: _Buffer(process)}
-        self._maps: dict[_Map, bool] = {}
-        """Maps of files, and whether one of their pages has faulted."""
+        self._buffers: list[_Buffer] = []
+        self._maps: dict[_Map, list[int]] = {}
+        threads = [int(name) for name in os.listdir(f"/proc/{process}/task")]  # noqa: PTH208
+        try:
+            for cpu in sorted(os.sched_getaffinity(process)):
+                self._buffers.append(_Buffer(threads, cpu))
+        except OSError:
+            self.close()
+            raise
 
-    def read(self) -> list[Fault]:
-        """Return the faults since the last call, in order."""
-        with suppress(OSError):  # it may have ended
-            for thread in map(int, os.listdir(f"/proc/{self._process}/task")):  # noqa: PTH208  often
-                if thread not in self._buffers:
-                    self._buffers[thread] = _Buffer(thread)
+    def read(self) -> list[Touched]:
+        """Return the faults of the maps that ended since the last call."""
         maps: list[tuple[int, _Map | None]] = []
         samples: list[NDArray[np.void]] = []
-        for buffer in self._buffers.values():
+        for buffer in self._buffers:
             _parse(buffer.read(), maps, samples)
         faults = np.concatenate([np.zeros(0, _SAMPLE), *samples])
+        faults = faults[faults["process"] == self._process]
         faults = faults[np.argsort(faults["time"], kind="stable")]
-        maps.sort(key=lambda one: one[0])
-        found: list[Fault] = []
+        ended: list[Touched] = []
         at = 0
-        for time, made in maps:
+        for time, made in sorted(maps, key=lambda one: one[0]):
             until = int(np.searchsorted(faults["time"], time))
-            found += self._in_files(faults["address"][at:until])
+            self._add(faults["address"][at:until])
             at = until
             if made is None:  # records were lost
                 self._maps.clear()
-                continue
-            for old in [one for one in self._maps if one.begin < made.end and made.begin < one.end]:
-                del self._maps[old]
-            if made.path.startswith(b"/") and not made.path.startswith(b"//"):  # //anon is none
-                self._maps[made] = False
-        return found + self._in_files(faults["address"][at:])
+            elif made.process == self._process:
+                ended += self._replace(made)
+        self._add(faults["address"][at:])
+        return ended
 
-    def _in_files(self, addresses: NDArray[np.uint64]) -> list[Fault]:
-        """Return the faults at these addresses that are in files."""
-        found: list[tuple[int, _Map]] = []
-        for one in self._maps:
-            inside = np.flatnonzero((addresses >= one.begin) & (addresses < one.end))
-            found += [(int(number), one) for number in inside]
-        faults = []
-        for number, one in sorted(found):
-            at = int(addresses[number]) - one.begin + one.offset
-            faults.append(Fault(one.path, at - at % mmap.PAGESIZE, not self._maps[one]))
-            self._maps[one] = True
-        return faults
+    def _replace(self, made: _Map) -> list[Touched]:
+        """Follow the map `made`, and return the faults of those that it shows to have ended."""
+        gone = [one for one in self._maps if one.begin < made.end and made.begin < one.end]
+        if made.path.startswith(b"/") and not made.path.startswith(b"//"):  # //anon
+            gone += [one for one in self._maps if one not in gone][: max(0, len(self._maps) - _MOST_MAPS)]
+            ended = self._end(gone)
+            self._maps[made] = []
+            return ended
+        return self._end(gone)
 
-    def close(self) -> None:
-        for buffer in self._buffers.values():
-            buffer.close()
-        self._buffers.clear()
+    def _end(self, maps: Sequence[_Map]) -> list[Touched]:
+        ended = [Touched(one.path, self._maps.pop(one)) for one in maps]
+        return [one for one in ended if one.offsets]
+
+    def _add(self, addresses: NDArray[np.uint64]) -> None:
+        """Add the faults at these addresses to the maps of files that they are in."""
+        for one, offsets in self._maps.items():
+            inside = addresses[(addresses >= one.begin) & (addresses < one.end)].astype(np.int64)
+            pages = (inside - one.begin + one.offset) // mmap.PAGESIZE * mmap.PAGESIZE
+            offsets.extend(pages[: _MOST_FAULTS - len(offsets)].tolist())
+
+    def close(self) -> list[Touched]:
+        """End, and return the faults of the maps that were left."""
+        while self._buffers:
+            self._buffers.pop().close()
+        return self._end(list(self._maps))
 
 
 def _parse(data: bytes, maps: list[tuple[int, _Map | None]], samples: list[NDArray[np.void]]) -> None:
@@ -163,9 +194,9 @@ def _parse(data: bytes, maps: list[tuple[int, _Map | None]], samples: list[NDArr
             continue
         (time,) = struct.unpack_from("Q", data, at + size - 8)
         if kind == _MAP_RECORD:
-            _, _, begin, length, offset = _MAP.unpack_from(data, at + _HEADER.size)
+            process, _, begin, length, offset = _MAP.unpack_from(data, at + _HEADER.size)
             name = data[at + _HEADER.size + _MAP.size : at + size - _LAST_ID].partition(b"\0")[0]
-            maps.append((time, _Map(name, begin, begin + length, offset)))
+            maps.append((time, _Map(process, name, begin, begin + length, offset)))
         elif kind == _LOST_RECORD:
             maps.append((time, None))
         at += size

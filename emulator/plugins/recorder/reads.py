@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from emulator.config.reader import at_least
 from emulator.errors import FeedrateError, SpecError
+from emulator.plugins.recorder.faults import Touched
 from emulator.storage.posix import resident_pages
 from emulator.units import BLOCK_BYTES
 
@@ -265,7 +266,7 @@ class _Group:
         self.readers: Counter[int] = Counter()  # thread -> bytes read
         self.map_random = False
         self.places = array("q")  # of each run: process, file, first byte, bytes
-        self.faulted = array("q")  # of each page fault: process, first byte, 1 for the first of its map
+        self.faulted = array("q")  # of each page fault: first byte, 1 for the first of its map
 
     def end_run(self, handle: _Open) -> None:
         """Count the current run of `handle`, if it has one, and reset it."""
@@ -295,7 +296,7 @@ class _Group:
         self.heads.merge(other.heads)
         self.runs.merge(other.runs)
         self.places.extend(other.places[: 4 * _MOST_RUNS - len(self.places)])
-        self.faulted.extend(other.faulted[: 3 * _TRAIL - len(self.faulted)])
+        self.faulted.extend(other.faulted[: 2 * _TRAIL - len(self.faulted)])
 
 
 @dataclass(slots=True)
@@ -484,11 +485,12 @@ class Reduction:
             self._pages += self._examined[file.number][0]
         self._holds(group, file, path)
 
-    def fault(self, key: object, process: int, path: bytes, offset: int, first: bool) -> None:
-        """Count a page fault in a mapped file, the `first` of its map or another, in the page at `offset`."""
+    def faulted(self, key: object, touched: Touched) -> None:
+        """Keep the page faults in a map of a file."""
         group = self.group(key)
-        if len(group.faulted) < 3 * _TRAIL and self.file(path) is not None:
-            group.faulted.extend((process, offset, first))
+        if len(group.faulted) < 2 * _TRAIL and self.file(touched.path) is not None:
+            for number, offset in enumerate(touched.offsets):
+                group.faulted.extend((offset, not number))
 
     def seen(self, key: object, usage: Mapping[str, int], sizes_only: bool) -> Reads:
         """Return the reads of the group `key`. `usage` has counters as in `feedrate_probe.usage`."""
@@ -501,8 +503,6 @@ class Reduction:
         runs, places = group.runs.pieces(), np.array(group.places, np.int64).reshape(-1, 4)
         places = places[np.lexsort((places[:, 1], places[:, 0]))]  # stable: in the order of reading
         large = places[is_large(places[:, 3], runs.typical())]
-        faulted = np.array(group.faulted, np.int64).reshape(-1, 3)
-        faulted = faulted[np.argsort(faulted[:, 0], kind="stable")]
         first = _first(large)
         tails, tail_bytes = _tails(places, runs.typical(), group.files)
         return Reads(
@@ -515,7 +515,7 @@ class Reduction:
             runs=runs,
             large_runs=len(large),
             trail=tuple(map(tuple, np.column_stack([places[:, 2:], _first(places)])[:_TRAIL].tolist())),
-            faulted=tuple(map(tuple, faulted[:, 1:].tolist())),
+            faulted=tuple(zip(group.faulted[::2], group.faulted[1::2], strict=True)),
             followed_files=int(first.sum()),
             followed_bytes=int(places[:, 3].sum()),
             backward=int((~first[1:] & (large[1:, 2] < large[:-1, 2])).sum()),

@@ -222,8 +222,8 @@ class Watch:
             with suppress(OSError):
                 self._faults[process] = Faults(process)
         for process, faults in self._faults.items():
-            for one in faults.read() if faults else ():
-                self.reduction.fault(self._group(process), process, one.path, one.offset, one.first)
+            for touched in faults.read() if faults else ():
+                self.reduction.faulted(self._group(process), touched)
 
     def poll(self) -> None:
         """Read the counters of the job's processes before they exit."""
@@ -269,8 +269,9 @@ class Watch:
         """Keep the present counters and batches, because reads are not recorded after this."""
         self.poll()
         self.look_at_faults()
-        for faults in filter(None, self._faults.values()):
-            faults.close()
+        for process, faults in self._faults.items():
+            for touched in faults.close() if faults else ():
+                self.reduction.faulted(self._group(process), touched)
         self._faults.clear()
         self._seen = dict(self._used)
         if self._device is not None:
