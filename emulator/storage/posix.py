@@ -179,6 +179,7 @@ class Scanner(Closing):
         # Discarded bytes overwrite each other. Not with O_DIRECT: a device may write a request in any order,
         # and not every driver accepts the same page twice.
         self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
+        self._head = memoryview(bytearray(access.head_bytes))
         self._files = files
         self._kept: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
         self._maps: dict[int, _Map] = {}  # by the descriptor of the file
@@ -293,7 +294,7 @@ class Scanner(Closing):
                 for offset, length in requests:
                     if offset < self._access.head_bytes:
                         before = time.monotonic()
-                        _filled(fd, self._buffer, HEAD, offset, 0, length, 1)
+                        _filled(fd, self._head, 0, offset, 0, length, 1)
                         times.append(time.monotonic() - before)
             finally:
                 os.close(fd)

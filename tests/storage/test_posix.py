@@ -320,10 +320,15 @@ def test_a_file_is_opened_before_for_its_head(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "open", counted)
     storage = PosixStorage(folder, direct=False, cache="cold")
     one = Wanted("odd", 10_001, [(0, 4096), (4096, 4096), (8192, 1809)], whole=True)
-    with scanning(storage, opens=3, head_bytes=8192) as scanner:
-        assert scanner.scan([one], nothing, nothing) == 10_001
+    with storage.scanner(
+        aligned_buffer(HEAD), 1, lambda: None, AccessSpec(opens=3, head_bytes=8192)
+    ) as scanner:
+        into = memoryview(bytearray(10_001))
+        assert scanner.scan([one], nothing, nothing, into) == 10_001 and bytes(into) == content("odd")
     assert len(opened) == 3 and len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
     assert storage.stats.snapshot().reads == 2 + 2 + 3
+    with scanning(storage, opens=3, head_bytes=8192) as scanner:
+        assert scanner.scan([one], nothing, nothing) == 10_001 and len(opened) == 6
 
 
 @pytest.mark.parametrize("direct", [False, True])
