@@ -38,7 +38,7 @@ JOB, BLOCKS_OF = BENCHMARKS / "own_job_kinds.py", BENCHMARKS / "own_job_blocks.p
 PYTHON = os.environ.get("JOB_PYTHON", sys.executable)
 FEEDRATE = (sys.executable, "-m", "emulator")
 STEPS, LATE = 160, 0.003
-RECORDED = {"queue": 340, "gpt": 340, "validation": 240, "parquet": 120, "turn": 180, "grain": 300}
+RECORDED = {"queue": 340, "gpt": 240, "validation": 240, "parquet": 120, "turn": 180, "grain": 300}
 """Steps of the recorded run, where 140, forty of them traced, are too few or too many."""
 CONDITIONS = ("memory", "60 %", "40 %", "3 ms")
 

@@ -81,7 +81,8 @@ class AccessSpec:
     as random crops do, if that reaches further than a sample, and if `bytes_read` are more than it has. Of
     mapped files, the pages that faulted."""
     head_bytes: Bytes = 0
-    """Files that are read whole: bytes of a first request, as for a header; 0: it is like the others."""
+    """Files that are read whole: bytes of a first request, as for a header; 0: it is like the others. Mapped
+    files: bytes that are read by read(2) before, as np.load does."""
     tail_bytes: Bytes = 0
     """Files that are read whole: bytes at the end of a file that are read before all but the header, as the
     directory of a zip file; 0: files are read in order."""

@@ -326,6 +326,8 @@ class Scanner(Closing):
 
     def _map(self, fd: int, size: int) -> _Map:
         if fd not in self._maps:
+            if head := min(len(self._head), size):
+                _filled(fd, self._head, 0, 0, 0, head, 1)
             self._maps[fd] = _Map(fd, size, self._access.map_random)
         return self._maps[fd]
 

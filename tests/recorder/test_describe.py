@@ -326,6 +326,20 @@ def test_patches_of_files_that_are_mapped_for_them_were_not_in_memory_before(sto
         assert found.access.mapped and found.access.bytes_read == pytest.approx(700_000, rel=0.01)
 
 
+@pytest.mark.parametrize(("visits", "head"), [(50, 4096), (5, 0)])
+def test_a_patch_of_a_mapped_file_is_the_pages_that_faulted(visits, head):
+    """np.load reads the header, then maps the file, of which a patch touches every fourth of 64 pages."""
+    faulted = tuple((65_536 * number, int(not number)) for number in range(4)) * 50
+    reads = Reads(
+        files=50, files_bytes=50 * 10**6, sizes=(10**6, 10**6), mapped=50 * 10**6, faults=200,
+        storage_bytes=50 * 500_000, visits=visits, heads=pieces(128, visits), faulted=faulted,
+    )  # fmt: skip
+    found = pattern(reads, 50)
+    assert found.access.places == ((0, 4096, 65_536, 4096, 131_072, 4096, 196_608, 4096),)
+    assert (found.access.bytes_read, found.access.head_bytes, found.guessed) == (16_384, head, False)
+    assert any("touches the pages that faulted" in line for line in found.told)
+
+
 def mapped(
     storage: int, length: int = 100, sampler: str = "RandomSampler", of_map: int | None = None
 ) -> Pattern:

@@ -349,6 +349,24 @@ def test_the_kernel_is_told_what_will_be_read(
     assert told == ([] if direct else one.requests), "past the page cache there is nothing to tell"
 
 
+def test_the_head_of_a_mapped_file_is_read_before(folder: Path) -> None:
+    """As np.load does: the kernel reads fewer pages there than around a page fault."""
+    needs_eviction(folder)
+    pages = 256
+    (folder / "large").write_bytes(bytes(pages * 4096))
+    found = []
+    with (folder / "large").open("rb") as file:
+        os.fsync(file.fileno())
+        for head in (0, 4096):
+            evict(file.fileno())
+            read = Wanted("large", pages * 4096, [(200 * 4096, 4096)], False)
+            storage = PosixStorage(folder, direct=False, cache="cold")
+            with scanning(storage, mapped=True, map_random=True, head_bytes=head) as scanner:
+                assert scanner.scan([read], nothing, nothing) == 4096
+                found.append([resident_pages(file.fileno(), at * 4096, 4096)[1] for at in (0, 200)])
+    assert found == [[0, 1], [1, 1]]
+
+
 @pytest.mark.parametrize("random", [False, True])
 def test_a_page_fault_brings_in_nothing_else_if_maps_are_read_at_random(folder: Path, random: bool) -> None:
     needs_eviction(folder)

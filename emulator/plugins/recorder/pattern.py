@@ -235,9 +235,10 @@ def _left_out(loader: Loader, amount: Amount, access: AccessSpec, each: float, f
     """Return sentences on reads of the job that the replay changes or leaves out."""
     reads, facts, filled = loader.reads, [], _fill(loader)
     if amount.mapped and access.places:
+        before = f"reads {show_bytes(access.head_bytes)} of each, " if access.head_bytes else ""
         facts.append(
             f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(amount.total)}; "
-            "the replay maps them, too, and touches the pages that faulted"
+            f"the replay {before}maps them, too, and touches the pages that faulted"
         )
     elif amount.mapped:
         if found:
@@ -621,6 +622,8 @@ def access_of(
     opens = layout.opens if layout.whole and layout.opens > 1 else 0
     if several and not (sequential or amount.mapped) and _opens_of(loader, 1) > WHOLE:
         opens = 1
+    if amount.mapped and places and reads.visits >= WHOLE * loader.asked_samples / loader.ahead:
+        head = padded(math.ceil(reads.heads.typical()))  # before the file is mapped
     wanted = max(request, reads.readahead if reads.sizes_only else 0)
     tailed = head and reads.tails > WHOLE * reads.visits
     access = AccessSpec(
