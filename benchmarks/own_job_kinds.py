@@ -424,7 +424,8 @@ class CompressedPatches(Patches):
     def __getitem__(self, index: int) -> Any:
         import blosc2
 
-        volume = blosc2.open(urlpath=str(self.files[index]), mode="r", mmap_mode="r")
+        dparams = {"nthreads": 1}  # nnU-Net's
+        volume = blosc2.open(urlpath=str(self.files[index]), mode="r", mmap_mode="r", dparams=dparams)
         return np.asarray(volume[self.patch(volume.shape)])
 
 
