@@ -87,6 +87,7 @@ def test_files_that_are_opened_several_times_are_opened_as_often():
     assert (found.access.opens, found.access.head_bytes, found.block_bytes) == (3, 12_288, 4096)
     assert found.access.bytes_read == 0 and found.sample_bytes == 60_000
     assert "files are read whole, one a sample, after 2 opens that read 12.3 kB" in found.told
+    assert pattern(replace(whole(100, 60_000, 3), sizes_only=True), 100).access.opens == 0, "no offsets"
     twice = pattern(replace(reads, visit_bytes=100 * 54_576, bytes=100 * 54_576), 100)
     assert twice.access.opens == 0 and any("opens a file 3 times" in line for line in twice.told)
 

@@ -6,6 +6,7 @@ Formats: linux/perf_event.h.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -21,6 +22,8 @@ _CALLS = {"x86_64": 298, "aarch64": 241}
 """Number of the system call perf_event_open."""
 _PAGES = 16
 """Pages of a CPU's buffer, a power of two: 2,048 faults."""
+MOST_EVENTS = 256
+"""Most open events of a process, one for each of its threads and CPUs."""
 _MOST_MAPS = 64
 """Most maps of a process that are followed. No record tells when a map ends."""
 _MOST_FAULTS = 4096
@@ -118,13 +121,17 @@ class Faults:
     """The page faults of a process in files that it maps from now on."""
 
     def __init__(self, process: int) -> None:
-        """Raises OSError if it is not permitted, or the process has ended."""
+        """Raises OSError if it is not permitted, takes too many events, or the process has ended."""
         self._process = process
         self._buffers: list[_Buffer] = []
         self._maps: dict[_Map, list[int]] = {}
         threads = [int(name) for name in os.listdir(f"/proc/{process}/task")]  # noqa: PTH208
+        cpus = sorted(os.sched_getaffinity(process))
+        self.events = len(threads) * len(cpus)
+        if self.events > MOST_EVENTS:
+            raise OSError(errno.EMFILE, "perf_event_open")
         try:
-            for cpu in sorted(os.sched_getaffinity(process)):
+            for cpu in cpus:
                 self._buffers.append(_Buffer(threads, cpu))
         except OSError:
             self.close()

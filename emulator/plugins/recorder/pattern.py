@@ -610,16 +610,15 @@ def access_of(
             request = min(request, (each - _small(reads.requests)) // BLOCK_BYTES * BLOCK_BYTES)
         elif request / each >= WHOLE:
             request = max(request, bytes_read or sample_bytes)  # a share of a header is no second request
-    head = 0
+    head = opens = 0
     if layout.whole and not reads.sizes_only:
         first = padded(math.ceil(reads.heads.typical()))
         if _large(reads.requests) < _SEVERAL * reads.visits:  # one for each file, besides its header
             request = max(reads.sizes)
         headed = reads.requests.count >= _SEVERAL * reads.visits
         head = first if headed and first < request else 0
-        if layout.opens > 1:
-            head = padded(round(median(_heads(reads))))
-    opens = layout.opens if layout.whole and layout.opens > 1 else 0
+        if layout.opens > 1 and (heads := _heads(reads)):
+            opens, head = layout.opens, padded(round(median(heads)))
     if several and not (sequential or amount.mapped) and _opens_of(loader, 1) > WHOLE:
         opens = 1
     if amount.mapped and places and reads.visits >= WHOLE * loader.asked_samples / loader.ahead:

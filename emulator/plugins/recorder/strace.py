@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -119,8 +120,8 @@ class Tracer:
         """Parents of processes."""
         self.asynchronous: set[int] = set()
         """Processes that set up io_uring or libaio, whose reads are not among the traced calls."""
-        self.mapping: set[int] = set()
-        """Processes that mapped a file."""
+        self.maps: Counter[int] = Counter()
+        """Data files that processes mapped."""
         self.errors: list[str] = []
         """Errors of strace, but for processes that had ended before it could attach to them."""
         self._group = group
@@ -249,8 +250,8 @@ class Tracer:
         if found and b"PROT_READ" in found[2] and b"PROT_EXEC" not in found[2]:
             process, path = self.process(thread), plain(found[5])
             self.reduction.mapped(self._key(process), path, int(found[1]))
-            if self.reduction.file(path) is not None and len(self.mapping) < _MOST_PROCESSES:
-                self.mapping.add(process)
+            if self.reduction.file(path) is not None and len(self.maps) < _MOST_PROCESSES:
+                self.maps[process] += 1
 
     def _advised(self, thread: int, text: bytes) -> None:
         where, found = _AT.match(text), _ADVISED.search(text)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from emulator.config.reader import build
 from emulator.errors import FeedrateError
-from emulator.plugins.recorder.faults import Faults
+from emulator.plugins.recorder.faults import MOST_EVENTS, Faults
 from emulator.plugins.recorder.hook.feedrate_probe import usage
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.reads import Reads, Reduction
@@ -30,6 +30,9 @@ _MOST_POLLED = 256
 """Most processes whose counters are polled."""
 _MOST_POLLS = 20_000
 """Most polls of which `progress` is kept, over an hour."""
+
+_MANY_MAPS = 16
+"""Fewest maps of a process that maps a file for each sample."""
 
 Key = tuple[int, int]
 """Key of a DataLoader: the process that made it, and its number there."""
@@ -216,11 +219,14 @@ class Watch:
         self.reduction.group(key).map_random = told[True] > told[False]
 
     def look_at_faults(self) -> None:
-        """Read the page faults of processes that map files, if that is permitted."""
-        for process in self.tracer.mapping - self._faults.keys():
+        """Read the page faults of processes that map files for their samples, if that is permitted."""
+        for process, maps in self.tracer.maps.items():
+            if process in self._faults or maps < _MANY_MAPS:
+                continue
             self._faults[process] = None
-            with suppress(OSError):
-                self._faults[process] = Faults(process)
+            if sum(one.events for one in self._faults.values() if one) < MOST_EVENTS:
+                with suppress(OSError):
+                    self._faults[process] = Faults(process)
         for process, faults in self._faults.items():
             for touched in faults.read() if faults else ():
                 self.reduction.faulted(self._group(process), touched)
