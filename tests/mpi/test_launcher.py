@@ -60,8 +60,9 @@ class Run:
         return self.process.wait(60)
 
     def wait_for_steps(self) -> None:
-        def counted() -> bool:
-            return self.out.is_dir() and len(read_steps(self.out)) > 30
+        def counted() -> bool:  # of each rank: a busy machine may start one late
+            rows = read_steps(self.out) if self.out.is_dir() else ()
+            return len(rows) > 30 and len(set(rows["rank"])) == 3
 
         assert until(lambda: self.process.poll() is not None or counted(), 120)
         assert self.process.poll() is None, self.err
