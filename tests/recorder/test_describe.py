@@ -339,6 +339,7 @@ def test_a_patch_of_a_mapped_file_is_the_pages_that_faulted(visits, head):
     assert found.access.places == ((0, 4096, 65_536, 4096, 131_072, 4096, 196_608, 4096),)
     assert (found.access.bytes_read, found.access.head_bytes, found.guessed) == (16_384, head, False)
     assert any("touches the pages that faulted" in line for line in found.told)
+    assert "page faults of a sample are in 4 pages within 201 kB of its file" in found.told
 
 
 def mapped(

@@ -62,8 +62,8 @@ def record(
     def show(written: Written) -> None:
         _say(lines(written))
         if not no_check and written.described is not None and will_be_checked(written):
-            maps = written.described.workload.access.mapped
-            replays = "up to eight replays, each" if maps else "a replay"
+            access = written.described.workload.access
+            replays = "up to eight replays, each" if access.mapped and not access.places else "a replay"
             _say([f"  checking the recording by {replays} of about 10 s (--no-check skips it)"])
 
     try:

@@ -199,7 +199,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
             f"the job reads {times:.0%} of its files, whose samples lie side by side: the replay reads all "
             f"of them, and has {per_file} samples in a file, not {layout.samples_per_file}"
         )
-    elif not (several or layout.whole) and layout.opens > 1:
+    elif not (several or layout.whole or amount.mapped) and layout.opens > 1:
         facts.append(
             f"the job opens a file {layout.opens} times for a sample, the replay once: where storage answers "
             "late, the replay waits for fewer requests"
@@ -721,8 +721,9 @@ def _access_words(
         if access.places:
             reach = fmean(max(map(sum, zip(one[::2], one[1::2], strict=True))) for one in access.places)
             count = fmean(len(one) / 2 for one in access.places)
-            within = f"{count:.3g} places within {show_bytes(reach)}"
-        facts.append(f"{part}, in {within} of its {where}")
+            within = f"{count:.3g} {'pages' if access.mapped else 'places'} within {show_bytes(reach)}"
+        part = "page faults of a sample are" if access.mapped and access.places else f"{part},"
+        facts.append(f"{part} in {within} of its {where}")
     if reads.sizes_only and not layout.whole:
         facts.append("only opened files were seen, not which bytes of them: the replay reads all of them")
     if access.map_random:
