@@ -221,7 +221,7 @@ class Scanner(Closing):
                 start, again = useful, None
                 if (fd := kept.get(name)) is not None:
                     kept.move_to_end(name)
-                if fd is None or (access.opens and not whole):
+                if fd is None or access.opens:
                     before = now
                     if fd is None:
                         fd = self._open(name, size, whole)

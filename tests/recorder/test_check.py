@@ -99,9 +99,10 @@ def test_why_a_recording_is_not_trusted_is_the_reason_for_it(rate, also, tmp_pat
         samples_per_second=100.0, waited=0.1, replay_samples_per_second=rate, replay_waited=0.1
     )
     rows = np.zeros(20, STEP)
-    assert "no reason" in _why(written, loader, rates, rows, [])
+    workload = load_workload("unet3d-tiny")
+    assert "no reason" in _why(written, workload, loader, rates, rows, [])
     pauses = replace(written, pace=Pace(seconds=0.1, waited=0.0, steps=90, pauses=0.025))
-    again = _why(pauses, loader, replace(rates, refilled=0.1), rows, ["client"])
+    again = _why(pauses, workload, loader, replace(rates, refilled=0.1), rows, ["client"])
     assert "every 40 steps" in again and ("client" in again) == also
 
 

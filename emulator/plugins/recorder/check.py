@@ -106,7 +106,7 @@ def _compared(written: Written, described: Described, watch: Watch) -> tuple[Wri
     )
     if not rates.trusted:
         flags = [flag.name for flag in made.point.flags if flag.name != "short"]
-        rates = replace(rates, why=_why(written, loader, rates, made.rows, flags))
+        rates = replace(rates, why=_why(written, workload, loader, rates, made.rows, flags))
     return written, described, rates
 
 
@@ -156,7 +156,9 @@ def _kept(loader: Loader, workload: Workload) -> float:
     return max(0.0, 1 - loader.batch_call_bytes / workload.batch_bytes)
 
 
-def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags: Sequence[str]) -> str:
+def _why(
+    written: Written, workload: Workload, loader: Loader, rates: ReplaySpec, rows: Steps, flags: Sequence[str]
+) -> str:
     """Return the reasons in the recording why the replay is unlike the job."""
     step, reasons = written.observation.step, []
     if rates.refilled > UNLIKE and written.pace is not None:
@@ -168,11 +170,14 @@ def _why(written: Written, loader: Loader, rates: ReplaySpec, rows: Steps, flags
         return reasons[0]  # nothing else is distrusted
     of_job = loader.reads.bytes / loader.asked_batches if loader.asked_batches else 0.0
     of_replay = float(rows["bytes"].mean())
-    maps = loader.reads.mapped > 0
-    again = written.described is not None and written.described.workload.access.opens > 1  # for a header
+    maps, again = loader.reads.mapped > 0, workload.access.opens > 1  # for a header
     if of_job and not (maps or again) and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
         reasons.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
-    if maps and (rates.reads_ratio - 1 > UNLIKE or rates.requests_ratio - 1 > UNLIKE_REQUESTS):
+    if (
+        maps
+        and not workload.access.places
+        and (rates.reads_ratio - 1 > UNLIKE or rates.requests_ratio - 1 > UNLIKE_REQUESTS)
+    ):
         reasons.append("the job maps files, and it is unknown which of their bytes it reads")
     if step is not None and step.bound:
         reasons.append(f"the step time is a bound: {step_words(step)}")

@@ -161,13 +161,11 @@ class Faults:
 
     def _replace(self, made: _Map) -> list[Touched]:
         """Follow the map `made`, and return the faults of those that it shows to have ended."""
-        gone = [one for one in self._maps if one.begin < made.end and made.begin < one.end]
+        ended = self._end([one for one in self._maps if one.begin < made.end and made.begin < one.end])
         if made.path.startswith(b"/") and not made.path.startswith(b"//"):  # //anon
-            gone += [one for one in self._maps if one not in gone][: max(0, len(self._maps) - _MOST_MAPS)]
-            ended = self._end(gone)
+            ended += self._end(list(self._maps)[: max(0, len(self._maps) + 1 - _MOST_MAPS)])  # the oldest
             self._maps[made] = []
-            return ended
-        return self._end(gone)
+        return ended
 
     def _end(self, maps: Sequence[_Map]) -> list[Touched]:
         ended = [Touched(one.path, self._maps.pop(one)) for one in maps]
@@ -181,10 +179,11 @@ class Faults:
             offsets.extend(pages[: _MOST_FAULTS - len(offsets)].tolist())
 
     def close(self) -> list[Touched]:
-        """End, and return the faults of the maps that were left."""
+        """End, and return the faults since the last call of `read`, and of the maps that were left."""
+        ended = self.read()
         while self._buffers:
             self._buffers.pop().close()
-        return self._end(list(self._maps))
+        return ended + self._end(list(self._maps))
 
 
 def _parse(data: bytes, maps: list[tuple[int, _Map | None]], samples: list[NDArray[np.void]]) -> None:

@@ -199,7 +199,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader], of_map: int | None = Non
             f"the job reads {times:.0%} of its files, whose samples lie side by side: the replay reads all "
             f"of them, and has {per_file} samples in a file, not {layout.samples_per_file}"
         )
-    elif not (several or layout.whole or amount.mapped) and layout.opens > 1:
+    elif layout.opens > 1 and not (layout.whole or amount.mapped):
         facts.append(
             f"the job opens a file {layout.opens} times for a sample, the replay once: where storage answers "
             "late, the replay waits for fewer requests"
@@ -466,14 +466,14 @@ def layout_of(
     """
     reads, settings, different = loader.reads, loader.settings, demand.different
     files = reads.files
-    whole = _read_whole(loader, 1) and not amount.mapped
+    whole = _read_whole(reads)
     own = whole and not reads.sizes_only and reads.visits > 0.9 * demand.samples / loader.ahead
     own &= settings.sampler in ("iterable", "custom", "WeightedRandomSampler") or files > 0.5 * different
     one = different / files < _SEVERAL
     if one or own:
         together = max(1, round(files / different if one else reads.visits / demand.samples))
         opens = max(1, round(_opens_of(loader, together)))
-        whole = whole or (_read_whole(loader, opens) and not amount.mapped)
+        whole = whole or _read_whole(reads, opens)
         return Layout(
             files=files, samples_per_file=1, files_per_sample=together, whole=whole, own=own, opens=opens
         )
@@ -488,20 +488,23 @@ def layout_of(
     return Layout(files=files, samples_per_file=per_file, files_per_sample=1, whole=False, own=own)
 
 
-def _read_whole(loader: Loader, opens: int) -> bool:
+def _read_whole(reads: Reads, opens: int = 1) -> bool:
     """Return True if the last of `opens` visits of a file reads all of it, and the others its head."""
-    reads = loader.reads
+    if _mapped(reads):
+        return False
     of_heads = (1 - 1 / opens) * reads.visits * fmean(heads) if (heads := _heads(reads)) else 0.0
     return reads.visit_bytes - of_heads >= WHOLE * reads.visit_size / opens
 
 
 def _heads(reads: Reads) -> list[int]:
     """Return the bytes of reads from the start of a file that another open of it read further."""
-    starts: list[list[int]] = [[]]
-    for begin, size, first in reads.trail:
-        starts += [[]] if first else []
-        starts[-1] += [size] if begin == 0 else []
-    return [size for of_file in starts for size in sorted(of_file)[:-1]]
+    parts = _parts(np.array(reads.trail, np.int64).reshape(-1, 3))
+    return [size for part in parts for size in sorted(part[part[:, 0] == 0, 1].tolist())[:-1]]
+
+
+def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Divide rows of (first byte, bytes, 1 if it begins a part) into parts, of (first byte, bytes)."""
+    return np.split(rows[:, :2], np.flatnonzero(rows[1:, 2]) + 1)
 
 
 def run_samples(loader: Loader, amount: Amount, each: float) -> int:
@@ -532,7 +535,7 @@ def places_of(reads: Reads, samples: float, per_file: int) -> tuple[tuple[int, .
     if runs < _SEVERAL * samples:
         return ()
     if per_file == 1 and reads.visits < _SEVERAL * reads.files:
-        parts = [_once(part) for part in np.split(trail[:, :2], np.flatnonzero(trail[1:, 2]) + 1)]
+        parts = [_once(part) for part in _parts(trail)]
     else:
         begin, size, first = followed.T
         moves = np.where(first[1:] == 1, math.inf, abs(begin[1:] - begin[:-1] - size[:-1]))
@@ -572,8 +575,7 @@ def faults_of(reads: Reads) -> list[NDArray[np.int64]]:
     if not reads.faulted:
         return []
     begin, first = np.array(reads.faulted).T
-    pages = np.column_stack([begin, np.full(len(begin), PAGE)])
-    return np.split(pages, np.flatnonzero(first[1:]) + 1)
+    return _parts(np.column_stack([begin, np.full(len(begin), PAGE), first]))
 
 
 def _once(runs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -713,7 +715,7 @@ def _access_words(
         part = "all of a sample is read"
         if access.bytes_read > sample_bytes:
             part = f"{show_bytes(access.bytes_read)} is read for a sample"
-        elif access.bytes_read < WHOLE * sample_bytes and access.bytes_read:
+        elif 0 < access.bytes_read < WHOLE * sample_bytes:
             part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)} is read"
         where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
         where += ", which is opened for it" if access.opens else ""

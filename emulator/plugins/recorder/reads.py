@@ -471,11 +471,11 @@ class Reduction:
         if (file := self.file(path)) is not None:
             self.group(key).totals["advised"] += size or file.bytes
 
-    def mapped(self, key: object, path: bytes, size: int) -> None:
-        """Count a mapping of `size` bytes of the file into memory."""
+    def mapped(self, key: object, path: bytes, size: int) -> bool:
+        """Count a mapping of `size` bytes of the file into memory; return False if it is no data file."""
         file = self.file(path)
         if file is None:
-            return
+            return False
         group = self.group(key)
         group.totals["mapped"] += size
         group.devices[file.device] += size
@@ -484,6 +484,7 @@ class Reduction:
             self._examined[file.number] = _in_memory(path, file.bytes)
             self._pages += self._examined[file.number][0]
         self._holds(group, file, path)
+        return True
 
     def faulted(self, key: object, touched: Touched) -> None:
         """Keep the page faults in a map of a file."""

@@ -248,9 +248,9 @@ class Tracer:
     def _mmap(self, thread: int, text: bytes) -> None:
         found = _MAPPED.match(text)
         if found and b"PROT_READ" in found[2] and b"PROT_EXEC" not in found[2]:
-            process, path = self.process(thread), plain(found[5])
-            self.reduction.mapped(self._key(process), path, int(found[1]))
-            if self.reduction.file(path) is not None and len(self.maps) < _MOST_PROCESSES:
+            process = self.process(thread)
+            data = self.reduction.mapped(self._key(process), plain(found[5]), int(found[1]))
+            if data and len(self.maps) < _MOST_PROCESSES:
                 self.maps[process] += 1
 
     def _advised(self, thread: int, text: bytes) -> None:

@@ -274,7 +274,6 @@ class Watch:
     def end_reads(self) -> None:
         """Keep the present counters and batches, because reads are not recorded after this."""
         self.poll()
-        self.look_at_faults()
         for process, faults in self._faults.items():
             for touched in faults.close() if faults else ():
                 self.reduction.faulted(self._group(process), touched)
