@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -95,6 +96,23 @@ def test_an_error_of_strace_is_kept_unless_its_process_had_ended():
     assert not tracer.errors
     tracer.feed(b"strace: attach: ptrace(PTRACE_SEIZE, 8): Operation not permitted\n")
     assert tracer.errors == ["attach: ptrace(PTRACE_SEIZE, 8): Operation not permitted"]
+
+
+def test_a_thread_whose_calls_strace_confuses_is_no_error_if_it_never_reads():
+    """It happened to an idle thread of a library on a busy machine, and tracing ended with the first step."""
+    reduction = Reduction()
+    tracer, end = Tracer(reduction, lambda process: process), threading.Event()
+    idle = threading.Thread(target=end.wait)
+    idle.start()
+    try:
+        tracer.feed(b"strace: pid %d: entering, ptrace_syscall_info.op == 2\n" % idle.native_id)
+        tracer.feed(b'%d read(3</one.dat>, ""..., 9) = 9 <0.1>\n' % idle.native_id)
+    finally:
+        end.set()
+        idle.join()
+    assert not tracer.errors and not reduction.groups
+    tracer.feed(b"strace: pid %d: entering, ptrace_syscall_info.op == 2\n" % threading.get_native_id())
+    assert len(tracer.errors) == 1
 
 
 def test_what_a_program_reads_through_a_small_buffer_counts_as_one_request():

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from emulator.launch.process import die_with_parent
-from emulator.plugins.recorder.hook.feedrate_probe import MARK, let_trace, tracer_of
+from emulator.plugins.recorder.hook.feedrate_probe import MARK, let_trace, tracer_of, usage
 from emulator.plugins.recorder.reads import Reduction
 
 CALLS = (
@@ -84,6 +84,9 @@ _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
 _PLACE = re.compile(rb", \d+, (\d+)(?:, \w+)?\) += ")
 """Offset of pread64, preadv and preadv2, after the number of bytes or buffers."""
 _ADVISED = re.compile(rb", (\d+), POSIX_FADV_WILLNEED\) += 0")
+_ASTRAY = re.compile(rb"pid (\d+): (?:entering|exiting), ")
+"""strace confuses the beginnings and ends of a thread's calls. This happens where it attaches to a thread
+that waits, on a busy machine. Other threads are traced correctly."""
 _MAPPED = re.compile(rb"\w+, (\d+), (\S+), (\S+), (\d+)<(/.*)>, (\w+)\)")
 
 
@@ -123,7 +126,8 @@ class Tracer:
         self.maps: Counter[int] = Counter()
         """Data files that processes mapped."""
         self.errors: list[str] = []
-        """Errors of strace, but for processes that had ended before it could attach to them."""
+        """Errors of strace, but for threads that had ended before it could attach to them, or never read."""
+        self._astray: set[int] = set()  # threads whose calls strace confuses
         self._group = group
         self._process: dict[int, int] = {}  # thread -> process
         self._reading: dict[int, int] = {}  # process -> number of the loader that is reading in it
@@ -185,10 +189,12 @@ class Tracer:
     def _line(self, line: bytes) -> None:
         number, _, rest = line.partition(b" ")
         if not number.isdigit():
-            if number == b"strace:" and os.strerror(errno.ESRCH).encode() not in rest:
-                self.errors.append(rest.decode(errors="replace")[:100])
+            if number == b"strace:":
+                self._said(rest)
             return
         thread, rest = int(number), rest.lstrip()
+        if thread in self._astray:
+            return
         if rest.endswith(b"<unfinished ...>"):
             if len(self._pending) < _MOST_PROCESSES:
                 self._pending[thread] = rest[: -len(b" <unfinished ...>")]
@@ -199,6 +205,17 @@ class Tracer:
         call = self._calls.get(name)
         if call is not None:
             call(thread, arguments)
+
+    def _said(self, message: bytes) -> None:
+        """Keep a message of strace, unless it concerns a thread that has ended, or that never read."""
+        astray = _ASTRAY.match(message)
+        if astray is not None and len(self._astray) < _MOST_PROCESSES:
+            thread = int(astray[1])
+            self._astray.add(thread)
+            if usage(f"/proc/{thread}/task/{thread}").get("calls") == 0:
+                return
+        if os.strerror(errno.ESRCH).encode() not in message:
+            self.errors.append(message.decode(errors="replace")[:100])
 
     def process(self, thread: int) -> int:
         """Return the process of a thread, or the thread's own ID if it is unknown."""
@@ -274,6 +291,7 @@ class Tracer:
         if result is None or int(result[1]) <= 0:
             return
         child, process = int(result[1]), self.process(thread)
+        self._astray.discard(child)
         if b"CLONE_THREAD" in text:
             if self._process.get(child, child) != process:
                 self.reduction.move(self._key(child), self._key(process))
