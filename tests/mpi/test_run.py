@@ -28,7 +28,7 @@ def three_ranks(request, tiny, tmp_path_factory) -> tuple[Path, str]:
     return out, done.out
 
 
-@pytest.mark.alone  # 16 steps are too few on a busy machine
+@pytest.mark.alone  # on a busy machine 16 steps are too few for an AU
 def test_the_result_tells_everything(three_ranks, tiny):
     out, shown = three_ranks
     result = read_result(out)
@@ -38,8 +38,7 @@ def test_the_result_tells_everything(three_ranks, tiny):
     assert point.samples == 16 * 3 * 4 == 192
     files = sum(path.stat().st_size for path in tiny.rglob("*.npz"))
     assert point.bytes == 2 * files, "every byte of every sample, in both epochs"
-    slow = any(flag.name == "short" for flag in point.flags)  # on a busy machine
-    assert slow or 0 < point.au <= 1.05
+    assert 0 < point.au <= 1.05
     assert point.hosts[0].ranks == 3
     assert result.environment["ranks_started"] == 3
     assert result.storage["shaped_rate"] is None

@@ -82,7 +82,7 @@ def test_replays_look_for_the_bytes_that_a_sample_has_of_its_share_of_a_mapped_f
         if resident_pages(opened.fileno(), 0, 2**20)[1]:
             pytest.skip("the file system keeps its files in memory")
     job = (sys.executable, JOBS, "mapped", tmp_path / "data", "step=0.01", "each=524288", "epochs=3")
-    done = feedrate("record", "--out", tmp_path / "job", "--traced-steps", 40, "--", *job, timeout=170)
+    done = feedrate("record", "--out", tmp_path / "job", "--traced-steps", 40, "--", *job)
     assert done.status == 0, done.err
     seen = json.loads((tmp_path / "job" / "record.json").read_text())
     assert seen["of_map"] is not None, done.err
