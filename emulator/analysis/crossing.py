@@ -1,10 +1,11 @@
 """The count at which efficiency falls through a threshold, without a curve: fed below, starved above.
 
-The only claim is that there is one crossing. With the level at a count unknown, its runs say how likely it is
-to be fed (level above the threshold) or starved; a knee between two counts is as likely as all counts below
-it are fed and all above it starved. Between the two nothing is known, so the interval narrows only by
-bisection: more runs than a curve needs where a curve fits, and right where none does. It is probabilistic
-bisection (Horstein 1963) with levels that are averaged over.
+The only claim is that there is one crossing. The efficiency of a count is unknown, so its runs give a
+probability that the count is fed (efficiency above the threshold) and one that it starves. A knee between two
+counts is as likely as that all counts below it are fed and all above it starve.
+
+This is probabilistic bisection (Horstein 1963), averaged over the unknown efficiencies. The interval narrows
+only by bisection. That takes more runs than a curve where a curve fits, and is right where none does.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.analysis.families import Indices
 from emulator.analysis.parts import Floats
 from emulator.analysis.variation import DEVIATIONS, LOG_DEVIATION_PRIOR, log_density
 
 KNEES_A_CELL = 24
-"""Knees that stand for the space between two counts."""
+"""Number of knees that represent the range between two neighbouring counts."""
 CLEAR = 0.02
-"""A curve of this hypothesis is off the threshold by that much, in logarithms, on the starved side."""
+"""Smallest distance of a starved count's ln efficiency from that of the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,50 +85,65 @@ def crossings(
     bounds: tuple[float, float],
     drift: float = 0.0,
 ) -> Crossings:
-    """The knees that these runs allow between `bounds` (ln N), all equally likely along ln N before.
+    """The knees that at least one run allows between `bounds` (ln N), uniform along ln N before any run.
 
-    `loose` is the variance of each run beyond run-to-run variation, `drift` the relative standard deviation
-    that all runs of a count may share. There must be a run. Deterministic.
+    `log_n` and `log_y` are ln of the count and of the efficiency of each run. `loose` is a variance that each
+    run has beyond run-to-run variation. `drift` is the relative standard deviation of an error that all runs
+    of one count may share. Deterministic.
     """
-    counts, index = np.unique(log_n, return_inverse=True)
-    levels, log_prior, side = _levels(math.log(threshold))
-    nodes = ((0.0, 1.0),) if not drift else ((-drift, 1 / 6), (0.0, 2 / 3), (drift, 1 / 6))
-    shares = []
-    for e, share in nodes:
-        off = (log_y[:, None] - levels - math.sqrt(3) * e)[:, None, :]
-        each = np.zeros((len(counts), len(DEVIATIONS), len(levels)))
-        np.add.at(each, index, log_density(off, (DEVIATIONS**2)[:, None] + loose[:, None, None]))
-        shares.append(each + math.log(share))
-    likelihood = _log_sum(np.array(shares), 0) + log_prior
-    fed, starved = _log_sum(likelihood[..., side], -1), _log_sum(likelihood[..., ~side], -1)
+    counts, count_of_run = np.unique(log_n, return_inverse=True)
+    log_fed, log_starved = _log_sides(log_y, count_of_run, loose, math.log(threshold), drift)
 
-    # cell j: between count j - 1 and count j
-    sums = np.zeros((len(counts) + 1, len(DEVIATIONS)))
-    sums[1:] += np.cumsum(fed, axis=0)
-    sums[:-1] += np.cumsum(starved[::-1], axis=0)[::-1]
+    # Cell j lies between counts j - 1 and j. If the knee is there, the counts below j are fed.
+    cell_log = np.zeros((len(counts) + 1, len(DEVIATIONS)))
+    cell_log[1:] += np.cumsum(log_fed, axis=0)
+    cell_log[:-1] += np.cumsum(log_starved[::-1], axis=0)[::-1]
     edges = np.clip(np.concatenate([[bounds[0]], counts, [bounds[1]]]), *bounds)
-    size = np.diff(edges) / (bounds[1] - bounds[0])
-    joint = sums + LOG_DEVIATION_PRIOR + np.log(np.maximum(size, 1e-300))[:, None]
-    evidence = float(_log_sum(joint.ravel(), 0))
-    cell = np.exp(joint - evidence).sum(axis=1)
-    alone = LOG_DEVIATION_PRIOR + np.logaddexp(fed, starved).sum(axis=0)  # no claim on any other count
-    deviation = np.exp(alone - _log_sum(alone, 0))
-    keep = np.flatnonzero(cell > 1e-6)
-    inner = (np.arange(KNEES_A_CELL) + 0.5) / KNEES_A_CELL
-    knees = (edges[keep, None] + (edges[keep + 1] - edges[keep])[:, None] * inner).ravel()
-    spread = np.repeat(cell[keep] / KNEES_A_CELL, KNEES_A_CELL)
+    cell_prior = np.diff(edges) / (bounds[1] - bounds[0])
+    joint = cell_log + LOG_DEVIATION_PRIOR + np.log(np.maximum(cell_prior, 1e-300))[:, None]
+    log_evidence = float(_log_sum(joint.ravel(), 0))
+    cell_weight = np.exp(joint - log_evidence).sum(axis=1)
 
-    middle = np.array([np.median(log_y[index == i]) for i in range(len(counts))])
-    runs_each = np.bincount(index).astype(np.float64)
+    # Each cell that is left is represented by some knees, spread evenly along ln N.
+    kept = np.flatnonzero(cell_weight > 1e-6)
+    place = (np.arange(KNEES_A_CELL) + 0.5) / KNEES_A_CELL
+    knees = edges[kept, None] + (edges[kept + 1] - edges[kept])[:, None] * place
+    weight = np.repeat(cell_weight[kept] / KNEES_A_CELL, KNEES_A_CELL)
+
+    median = np.array([np.median(log_y[count_of_run == i]) for i in range(len(counts))])
+    runs_of_count = np.bincount(count_of_run).astype(np.float64)
+    # Each count by its own runs. Only the deviation of a run is learned from the others.
+    log_deviation = LOG_DEVIATION_PRIOR + np.logaddexp(log_fed, log_starved).sum(axis=0)
+    deviation_weight = np.exp(log_deviation - _log_sum(log_deviation, 0))
+    probability_fed = 1 / (1 + np.exp(np.clip(log_starved - log_fed, -500, 500)))
     return Crossings(
         threshold=threshold,
-        log_knee=knees,
-        weight=spread / spread.sum(),
-        log_evidence=evidence,
+        log_knee=knees.ravel(),
+        weight=weight / weight.sum(),
+        log_evidence=log_evidence,
         log_counts=counts,
-        level=decreasing(np.minimum(middle, 0.0), runs_each),
-        fed=(1 / (1 + np.exp(np.clip(starved - fed, -500, 500)))) @ deviation,
+        level=decreasing(np.minimum(median, 0.0), runs_of_count),
+        fed=probability_fed @ deviation_weight,
     )
+
+
+def _log_sides(
+    log_y: Floats, count_of_run: Indices, loose: Floats, log_threshold: float, drift: float
+) -> tuple[Floats, Floats]:
+    """Log likelihood of the runs of each count if it is fed, and if it starves: (counts, deviations) each."""
+    levels, log_prior, is_fed = _levels(log_threshold)
+    counts = int(count_of_run.max()) + 1
+    variance = (DEVIATIONS**2)[:, None] + loose[:, None, None]
+    # Three points of Gauss-Hermite quadrature stand for the normal error that runs of a count share.
+    nodes = ((-drift, 1 / 6), (0.0, 2 / 3), (drift, 1 / 6)) if drift else ((0.0, 1.0),)
+    by_node = []
+    for shared_error, node_weight in nodes:
+        error = (log_y[:, None] - levels - math.sqrt(3) * shared_error)[:, None, :]
+        log_likelihood = np.zeros((counts, len(DEVIATIONS), len(levels)))
+        np.add.at(log_likelihood, count_of_run, log_density(error, variance))
+        by_node.append(log_likelihood + math.log(node_weight))
+    by_level = _log_sum(np.array(by_node), 0) + log_prior
+    return _log_sum(by_level[..., is_fed], -1), _log_sum(by_level[..., ~is_fed], -1)
 
 
 def _log_sum(values: Floats, axis: int) -> Floats:

@@ -6,13 +6,14 @@ were run,
 
     y - m = error of the run (`emulator.analysis.variation`) + DISCREPANCY ln(N / N_AU) x something normal
 
-The second term says that no real system is a member of a family: a curve fits near its knee and only roughly
-far away, so far runs count less (model discrepancy, Kennedy and O'Hagan 2001).
+The second term says that no real system is a member of a family. A curve fits near its knee and only roughly
+far away, so runs far from the knee count less (model discrepancy, Kennedy and O'Hagan 2001).
 
-Where no family describes the runs (a cliff, a limit that is met twice), their best fit is wrong and narrow.
-`emulator.analysis.crossing` therefore stands beside them, whose only claim is that efficiency crosses the
-threshold once. Each is weighted by its evidence: curves where they fit, since they need fewer runs; the bare
-crossing where runs contradict all of them. With curves alone a cliff at 50 was said to be at 44.
+Where no family describes the runs (a cliff, two limits), the best fit is wrong and its interval narrow. The
+bare crossing (`emulator.analysis.crossing`) is therefore another hypothesis: it only claims that efficiency
+crosses the threshold once. Each is weighted by its evidence. Curves win where they fit, since they need
+fewer runs; the bare crossing wins where runs contradict all curves. With curves alone, a cliff at 50 came out
+at 44.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ from emulator.analysis.variation import Singles, likelihood
 DISCREPANCY = 0.03
 """Relative error of the families per e-fold away from the knee, up to two e-folds."""
 SCALES = 48
-"""Values of K per pass; each pass looks closer at what the last one left."""
+"""Values of K in a pass. Each pass spreads them over what the last one left."""
 CLOSER = 2
-"""Passes after the first."""
+"""Number of passes after the first."""
 CURVELESS = 0.05
 """Probability, before any run, that no family describes the system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Hypotheses that are left, one per row, with their weights: curves, then bare crossings.
+    """The hypotheses that are left, with their weights: first the curves, then the bare crossings.
 
-    Arrays of rows, but for those of the curves alone.
+    `log_scale` and `shape` have an element per curve, the other arrays an element per hypothesis.
     """
 
     threshold: float
@@ -62,13 +63,13 @@ class Posterior:
     weight: Floats
     """Sums to 1."""
     ahead: Floats
-    """Expected drift of the next run, in logarithms, if the row is true; mean over deviations."""
+    """Expected ln error of the next run by drift, if the hypothesis is true; mean over deviations."""
     loose: Floats
-    """Variance of that."""
+    """Variance of `ahead`."""
     deviation: float
     """Relative standard deviation of one run, mean."""
     drift: float
-    """Relative standard deviation of what runs after each other are off together, mean."""
+    """Relative standard deviation of the drift, mean."""
     crossings: Crossings | None = None
     """None before the first run."""
 
@@ -87,9 +88,10 @@ class Posterior:
     def log_n_saturation(self) -> Floats:
         """ln N* = ln(C / r)."""
         curves = self.log_scale + saturation_ratios()[self.shape]
-        bare = self.crossings
-        seen = np.full(len(self.weight) - len(curves), bare.log_n_saturation if bare else 0.0)
-        return np.concatenate([curves, seen])
+        if self.crossings is None:
+            return curves
+        measured = np.full(len(self.weight) - len(curves), self.crossings.log_n_saturation)
+        return np.concatenate([curves, measured])
 
     def quantiles(self, values: Floats, levels: Sequence[float]) -> tuple[float, ...]:
         """exp of the quantiles of `values`, one per hypothesis: for example (0.025, 0.5, 0.975)."""
@@ -103,13 +105,14 @@ class Posterior:
         """ln efficiency, shape (counts, hypotheses), of some hypotheses or all."""
         log_counts = np.log(np.asarray(counts, dtype=np.float64))
         rows = np.arange(len(self.weight)) if which is None else which
-        drawn = rows < len(self.shape)
-        found = np.empty((len(log_counts), len(rows)))
-        curve = rows[drawn]
-        found[:, drawn] = log_efficiency(log_counts[:, None] - self.log_scale[curve], self.shape[curve])
-        if self.crossings is not None and not drawn.all():
-            found[:, ~drawn] = self.crossings.curves(log_counts)[:, rows[~drawn] - len(self.shape)]
-        return found
+        is_curve = rows < len(self.shape)
+        curve = rows[is_curve]
+        result = np.empty((len(log_counts), len(rows)))
+        result[:, is_curve] = log_efficiency(log_counts[:, None] - self.log_scale[curve], self.shape[curve])
+        if self.crossings is not None and not is_curve.all():
+            bare = rows[~is_curve] - len(self.shape)
+            result[:, ~is_curve] = self.crossings.curves(log_counts)[:, bare]
+        return result
 
 
 def weighted_quantiles(values: Floats, weight: Floats, levels: Sequence[float]) -> Floats:
@@ -127,53 +130,59 @@ def posterior(
     maximum: int = 4096,
     slack: Sequence[float] = (),
 ) -> Posterior:
-    """The posterior after these runs (none: the prior). Repeats of a count are several runs.
+    """The posterior after these runs; without runs it is the prior. Repeats of a count are several runs.
 
-    `slack`: how much higher each efficiency may have been, at most; none: it is what it is. Taken as half of
-    it, with half of it as its standard deviation.
+    `slack` is by how much each efficiency may have been higher than measured; empty means by nothing. An
+    efficiency is then taken to be half of its slack higher, with that half as its standard deviation.
 
-    Runs are in the order in which they were run, since machines drift. Formula and sources at the head of the
-    module. K is between 1/2 and 4 x `maximum`, the largest count that could be run. The grid is refined
-    around the rest until it is finer than the answer. Deterministic.
+    Runs are in the order in which they were run, since machines drift. K is between 1/2 and 4 x `maximum`,
+    the largest count that could be run. The grid of K is refined until it is finer than the answer.
+    Deterministic. Formula and sources are at the head of the module.
     """
     log_n = np.log(np.asarray(ranks, dtype=np.float64))
-    half = np.asarray(slack, dtype=np.float64) / 2 if len(slack) else np.zeros(len(log_n))
-    middle = np.maximum(np.asarray(efficiency, dtype=np.float64), 1e-6) + half
-    log_y, loose = np.log(middle), (half / middle) ** 2
+    half_slack = np.asarray(slack, dtype=np.float64) / 2 if len(slack) else np.zeros(len(log_n))
+    middle = np.maximum(np.asarray(efficiency, dtype=np.float64), 1e-6) + half_slack
+    log_y = np.log(middle)
+    loose = (half_slack / middle) ** 2
     bounds = math.log(0.5), math.log(4 * maximum)
-    weighed = partial(_weighed, log_n, log_y, loose, threshold)
+
+    weigh = partial(_weighed, log_n, log_y, loose, threshold)
     scales = np.linspace(*bounds, SCALES)
-    found, evidence = weighed(scales, np.arange(len(shapes())))
+    curves, log_evidence = weigh(scales, np.arange(len(shapes())))
     for _ in range(CLOSER):
-        scales = _closer(found, scales, bounds)
-        found, evidence = weighed(scales, np.flatnonzero(np.bincount(found.shape, found.weight) > 1e-5))
+        scales = _closer(curves, scales, bounds)
+        likely_shapes = np.flatnonzero(np.bincount(curves.shape, curves.weight) > 1e-5)
+        curves, log_evidence = weigh(scales, likely_shapes)
     if not len(log_n):
-        return found
-    prior = math.log((bounds[1] - bounds[0]) * CURVELESS / (1 - CURVELESS)) - evidence
+        return curves
+    log_prior_odds = math.log((bounds[1] - bounds[0]) * CURVELESS / (1 - CURVELESS))
 
-    def crossed(drift: float) -> tuple[Crossings, float]:
+    def bare_crossing(drift: float) -> tuple[Crossings, float]:
+        """The bare crossings, and the probability that no curve describes the system."""
         bare = crossings(log_n, log_y, loose, threshold, bounds, drift)
-        return bare, 1 / (1 + math.exp(min(-prior - bare.log_evidence, 500.0)))
+        log_odds = log_prior_odds - log_evidence + bare.log_evidence
+        return bare, 1 / (1 + math.exp(min(-log_odds, 500.0)))
 
-    # Where no curve describes the runs, drift that curves need to explain them is none.
-    _, without = crossed(0.0)
-    bare, share = crossed((1 - without) * found.drift)
-    rest = np.zeros(len(bare.weight))
+    # The drift was learned from the curves. The less they describe the runs, the less it is believed.
+    _, curveless = bare_crossing(0.0)
+    bare, curveless = bare_crossing((1 - curveless) * curves.drift)
+    no_drift = np.zeros(len(bare.weight))
     return replace(
-        found,
+        curves,
         crossings=bare,
-        weight=np.concatenate([(1 - share) * found.weight, share * bare.weight]),
-        ahead=np.concatenate([found.ahead, rest]),
-        loose=np.concatenate([found.loose, rest + found.drift**2]),
+        weight=np.concatenate([(1 - curveless) * curves.weight, curveless * bare.weight]),
+        ahead=np.concatenate([curves.ahead, no_drift]),
+        loose=np.concatenate([curves.loose, no_drift + curves.drift**2]),
     )
 
 
 def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Floats:
-    """Values of ln K for the next pass: some where anything is left, as many again where most of it is."""
+    """Values of ln K for the next pass: half of them where any weight is left, half where most of it is."""
     grids = []
-    for part in (5e-4, 0.01):
-        at = np.searchsorted(scales, weighted_quantiles(found.log_scale, found.weight, (part, 1 - part)))
-        low, high = scales[max(0, at[0] - 2)], scales[min(len(scales) - 1, at[1] + 1)]
+    for tail in (5e-4, 0.01):
+        ends = weighted_quantiles(found.log_scale, found.weight, (tail, 1 - tail))
+        first, last = np.searchsorted(scales, ends)
+        low, high = scales[max(0, first - 2)], scales[min(len(scales) - 1, last + 1)]
         grids.append(np.linspace(max(low, bounds[0]), min(high, bounds[1]), SCALES // 2))
     return np.unique(np.concatenate(grids))
 

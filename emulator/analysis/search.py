@@ -88,15 +88,20 @@ class Belief:
 
 
 def observe(point: Point) -> CountRun:
-    """A point as the search sees it: throughput / ideal, the first step of each epoch left out.
+    """Return the efficiency of a point, throughput / ideal, and by how much the client may have lowered it.
 
-    Where the client took part in starving the accelerators, the storage may have delivered more than it was
-    seen to, up to the time that the client lost. It need not: others may have read at the time.
+    Without the client's part in starving the accelerators, the storage might have delivered more, up to the
+    time that the client lost. It need not have: other ranks may have read in that time.
     """
-    efficiency, lost = point.samples_per_second / point.ideal_samples_per_second, point.starved
-    client = 0.0 if lost is None else lost.link + lost.cores + lost.quota + lost.work + lost.loader
-    share = 0.0 if lost is None else client * lost.seconds / max(1e-9, point.ranks * point.seconds)
-    return CountRun(ranks=point.ranks, efficiency=efficiency, slack=max(0.0, min(share, 1 - efficiency)))
+    efficiency = point.samples_per_second / point.ideal_samples_per_second
+    lost = point.starved
+    if lost is None:
+        return CountRun(ranks=point.ranks, efficiency=efficiency)
+    client_share = lost.link + lost.cores + lost.quota + lost.work + lost.loader
+    client_loss = client_share * lost.seconds / max(1e-9, point.ranks * point.seconds)
+    return CountRun(
+        ranks=point.ranks, efficiency=efficiency, slack=max(0.0, min(client_loss, 1 - efficiency))
+    )
 
 
 def believe(history: Sequence[CountRun], search: KneeSearch) -> Belief:
@@ -104,7 +109,7 @@ def believe(history: Sequence[CountRun], search: KneeSearch) -> Belief:
     return _believe(tuple(history), search)
 
 
-# 0.05 s or more. Between two runs, the verdict, the outlook and the next count ask for the same.
+# A posterior takes 0.05 s or more, and the verdict, the outlook and the next count all need the same one.
 @lru_cache(maxsize=2)
 def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
     found = posterior(
@@ -126,16 +131,19 @@ def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
 
 
 def _within(found: Posterior, low: float, middle: float, high: float) -> tuple[float, float, float]:
-    """Return the interval of N_AU between counts whose own runs show that they are fed, or starve.
+    """Cut the interval of N_AU at counts whose own runs prove that they are fed, or that they starve.
 
-    A curve through all runs may deny them, with drift as its excuse.
+    A curve through all runs may contradict those of one count, and explain the difference by drift.
     """
-    if (bare := found.crossings) is not None:
-        counts = np.exp(bare.log_counts)
-        fed = float(counts[bare.fed > BEYOND_DOUBT].max(initial=0.0))
-        starved = float(counts[bare.fed < 1 - BEYOND_DOUBT].min(initial=math.inf))
-        if fed < starved and fed < high and low < starved:
-            low, high = max(low, fed), min(high, starved)
+    bare = found.crossings
+    if bare is None:
+        return low, middle, high
+    counts = np.exp(bare.log_counts)
+    largest_fed = float(counts[bare.fed > BEYOND_DOUBT].max(initial=0.0))
+    smallest_starved = float(counts[bare.fed < 1 - BEYOND_DOUBT].min(initial=math.inf))
+    if largest_fed < min(smallest_starved, high) and low < smallest_starved:
+        low = max(low, largest_fed)
+        high = min(high, smallest_starved)
     return low, min(max(middle, low), high), high
 
 
@@ -147,9 +155,8 @@ def next_count(history: Sequence[CountRun], search: KneeSearch) -> int | str:
         cov(k, m_N)^2 / (var(m_N) + deviation^2 + discrepancy^2) / cost(N)
 
     with m_N = ln efficiency at N over the posterior: the exact fall for a linear Gaussian model (Bayesian
-    D-optimal design, Chaloner and Verdinelli 1995). Repeats of a count are proposed like any other count.
-    But where all runs are on one side of the interval, its middle is next: a knee needs a count that is fed
-    and one that is not.
+    D-optimal design, Chaloner and Verdinelli 1995). A count may be repeated. If all runs are on one side of
+    the interval, its middle is next, because a knee needs a count that is fed and one that is not.
     """
     now = believe(history, search)
     if stop := _stop(history, search, now):
@@ -204,27 +211,32 @@ def _unseen(history: Sequence[CountRun], now: Belief) -> int:
 def _gains(search: KneeSearch, now: Belief) -> tuple[Indices, Floats, float]:
     """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
     found = now.posterior
-    # Systematic resampling without chance: each hypothesis as often as its weight says.
-    wanted = (np.arange(DRAWS) + 0.5) / DRAWS
-    keep = np.searchsorted(np.cumsum(found.weight), wanted).clip(max=len(found.weight) - 1)
-    # Beyond the maximum, or below one process, it does not matter where the knee is.
-    knee = np.clip(found.log_n_au[keep], math.log(0.8), math.log(1.1 * search.maximum))
+    # Systematic resampling: each hypothesis is drawn as often as its weight says, without randomness.
+    ticks = (np.arange(DRAWS) + 0.5) / DRAWS
+    drawn = np.searchsorted(np.cumsum(found.weight), ticks).clip(max=len(found.weight) - 1)
+    # Where the knee is beyond the maximum, or below one process, makes no difference.
+    log_knee = np.clip(found.log_n_au[drawn], math.log(0.8), math.log(1.1 * search.maximum))
+    counts = _candidates(log_knee, search.maximum)
 
-    # Counts spread evenly along ln N from a third of the lowest knee to three times the highest
-    low, high = np.exp(weighted_quantiles(knee, np.full(len(knee), 1 / len(knee)), (0.001, 0.999)))
-    begin, end = min(max(1.0, low / 3), float(search.maximum)), min(float(search.maximum), high * 3)
-    spread = np.geomspace(begin, max(begin, end), CANDIDATES)
-    counts = np.unique(np.round(spread).astype(np.intp).clip(1, search.maximum))
-
-    curves = found.curves(counts.tolist(), keep)
-    mean = curves.mean(axis=1)
-    curves = curves + found.ahead[keep]
-    off = knee - knee.mean()
-    common = curves @ off / len(off)
-    variance = found.deviation**2 + float(found.loose[keep].mean())
-    far = DISCREPANCY * np.minimum(np.abs(np.log(counts) - knee.mean()), 2.0)
-    gain = common**2 / (curves.var(axis=1) + variance + far**2)
+    curves = found.curves(counts.tolist(), drawn)
+    mean_curve = curves.mean(axis=1)
+    next_runs = curves + found.ahead[drawn]
+    deviations = log_knee - log_knee.mean()
+    covariance = next_runs @ deviations / len(deviations)
+    noise = found.deviation**2 + float(found.loose[drawn].mean())
+    distance = np.minimum(np.abs(np.log(counts) - log_knee.mean()), 2.0)
+    gain = covariance**2 / (next_runs.var(axis=1) + noise + (DISCREPANCY * distance) ** 2)
     # With the same number of steps per rank, the time of a run's steps is in proportion to 1 / efficiency.
-    cost = DEAR + 1 / np.exp(mean)
+    cost = DEAR + 1 / np.exp(mean_curve)
     best = int(np.argmax(gain / cost))
-    return counts, gain / cost, 1 - float(gain[best]) / max(float(knee.var()), 1e-12)
+    return counts, gain / cost, 1 - float(gain[best]) / max(float(log_knee.var()), 1e-12)
+
+
+def _candidates(log_knee: Floats, maximum: int) -> Indices:
+    """Counts spread evenly along ln N, from a third of the lowest knee to three times the highest."""
+    equal = np.full(len(log_knee), 1 / len(log_knee))
+    low, high = np.exp(weighted_quantiles(log_knee, equal, (0.001, 0.999)))
+    begin = min(max(1.0, low / 3), float(maximum))
+    end = max(begin, min(float(maximum), high * 3))
+    spread = np.geomspace(begin, end, CANDIDATES)
+    return np.unique(np.round(spread).astype(np.intp).clip(1, maximum))

@@ -50,58 +50,62 @@ def starved(
     step of a rank is left out: it waits for a pipeline that is still empty.
     """
     rows = table(steps, over)
-    first = min(1, len(rows) - 1)  # that one where there is no other
+    first = min(1, len(rows) - 1)  # the only step where there is no other
     later, before = rows[first:], rows[: len(rows) - first]
     waited, late, barrier = later["wait"], later["overshoot"], later["barrier"]
-    # A rank that is woken late from a barrier holds its next step up, and the others at the next barrier.
-    gates = over.max(before["barrier"].max(axis=1))[:, None] > 0
-    woken = np.where(gates, np.minimum(before["late"], late), 0.0)
+    # A rank that is woken late from a barrier begins its next step late, and holds the others up at the next.
+    had_barrier = over.max(before["barrier"].max(axis=1))[:, None] > 0
+    woken_late = np.where(had_barrier, np.minimum(before["late"], late), 0.0)
     lost = waited + late
     seconds = (later["compute"] + barrier + lost).sum(axis=0)
-    # From here on some numbers of each rank of the point: (all ranks, causes).
+
+    # From here on, arrays have a row for each rank of the point, also for those whose steps are elsewhere.
     hosts = over.all(np.array([rank.host for rank in ranks], "U64"))
-    mine = zip(ranks, *(each.sum(axis=0) for each in (waited, late, woken)), strict=True)
-    *by_cause, guessed = over.all(np.array([_own(*rank) for rank in mine])).T
-    own = np.array(by_cause).T
+    losses = zip(ranks, waited.sum(axis=0), late.sum(axis=0), woken_late.sum(axis=0), strict=True)
+    columns = over.all(np.array([_own(*rank_losses) for rank_losses in losses]))
+    own, guessed = columns[:, :-1].copy(), columns[:, -1]
     numbers = over.all(np.unique(steps["rank"]))
-    places = np.searchsorted(numbers, np.unique(steps["rank"]))
-    everywhere = over.all(seconds)
-    _move_to_link(own, hosts, everywhere)
-    alone = _straggler(own, guessed, everywhere)
-    total = own[places] + _barriers(own, places, lost, barrier, later["compute"], over)
+    mine = np.searchsorted(numbers, np.unique(steps["rank"]))
+    rank_seconds = over.all(seconds)
+    _move_to_link(own, hosts, rank_seconds)
+    straggler = _straggler(own, guessed, rank_seconds)
+
+    total = own[mine] + _barriers(own, mine, lost, barrier, later["compute"], over)
     names = list(dict.fromkeys(hosts.tolist()))
-    by_host = over.sum(np.array([total[hosts[places] == name].sum(axis=0) for name in names]))
-    found = _shares(by_host.sum(axis=0))
-    if alone is not None:
-        found = replace(found, straggler=alone, straggler_host=str(hosts[alone]))
-    return found, dict(zip(names, map(_shares, by_host), strict=True))
+    by_host = over.sum(np.array([total[hosts[mine] == name].sum(axis=0) for name in names]))
+    shares = _shares(by_host.sum(axis=0))
+    if straggler is not None:
+        shares = replace(shares, straggler=straggler, straggler_host=str(hosts[straggler]))
+    return shares, {name: _shares(row) for name, row in zip(names, by_host, strict=True)}
 
 
-def _own(rank: RankAccount, waited: float, late: float, woken: float) -> Floats:
-    """Seconds that a rank lost by itself, by cause, shape (causes + 1,); `woken` of `late` after barriers.
+def _own(rank: RankAccount, waited: float, late: float, woken_late: float) -> Floats:
+    """Seconds that a rank lost by itself, by cause, shape (causes + 1,); `woken_late` is a part of `late`.
 
-    The last one is the part of cores and quota that was sleep, and is taken for a wait for the GIL.
+    The last element is the part of cores and quota that was sleep, and is taken for a wait for the GIL.
     """
-    reading, process = rank.reading.lasting(waited), rank.process
+    reading, process, readers = rank.reading.lasting(waited), rank.process, rank.readers
     stolen = min(reading.storage, reading.work * rank.stolen / max(1e-9, 1 - rank.stolen))
+
+    # While its accelerator was held up, the process was ready to run, worked, or slept.
     ready = min(late, process.cores + process.quota)
     quota = ready * process.quota / max(1e-9, process.cores + process.quota)
     work = min(late - ready, process.work)
-    # The rest is sleep: at the barrier until it lets go, or for the GIL, whose holder runs, or has lost its
-    # core and keeps the GIL all the same.
-    barrier = min(late - ready - work, woken)
-    asleep = late - ready - work - barrier
-    holding = asleep / max(1e-9, rank.readers.cores + rank.readers.quota + rank.readers.work)
-    guessed = holding * (rank.readers.cores + rank.readers.quota)
-    found = np.zeros(len(CAUSES) + 1)
-    found[_STORAGE] = reading.storage - stolen
-    found[_CORES] = reading.cores + stolen + ready - quota + holding * rank.readers.cores
-    found[_QUOTA] = reading.quota + quota + holding * rank.readers.quota
-    found[_WORK] = reading.work + work
-    found[_LOADER] = reading.loader + asleep - guessed
-    found[_BARRIER] = barrier
-    found[-1] = guessed
-    return found
+    # It slept at the barrier, or for the GIL. The GIL's holder runs, or has lost its core and keeps the GIL.
+    barrier = min(late - ready - work, woken_late)
+    gil = late - ready - work - barrier
+    gil_per_second = gil / max(1e-9, readers.cores + readers.quota + readers.work)
+    gil_cores, gil_quota = gil_per_second * readers.cores, gil_per_second * readers.quota
+
+    seconds = np.zeros(len(CAUSES) + 1)
+    seconds[_STORAGE] = reading.storage - stolen
+    seconds[_CORES] = reading.cores + stolen + ready - quota + gil_cores
+    seconds[_QUOTA] = reading.quota + quota + gil_quota
+    seconds[_WORK] = reading.work + work
+    seconds[_LOADER] = reading.loader + gil - gil_cores - gil_quota
+    seconds[_BARRIER] = barrier
+    seconds[-1] = gil_cores + gil_quota
+    return seconds
 
 
 def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None:
@@ -109,33 +113,36 @@ def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None
 
     A host that the client's side held up asked the storage for less: it is not compared with.
     """
-    lost = {name: own[hosts == name] / seconds[hosts == name, None] for name in dict.fromkeys(hosts.tolist())}
-    share = {
-        name: float(of_host[:, _STORAGE].mean())
-        for name, of_host in lost.items()
-        if of_host.sum(axis=1).mean() - of_host[:, _STORAGE].mean() < UNEVEN
-    }
-    if len(share) < 2:
+    storage_share: dict[str, float] = {}
+    for name in dict.fromkeys(hosts.tolist()):
+        lost = own[hosts == name] / seconds[hosts == name, None]
+        storage = float(lost[:, _STORAGE].mean())
+        client = float(lost.sum(axis=1).mean()) - storage
+        if client < UNEVEN:
+            storage_share[name] = storage
+    if len(storage_share) < 2:
         return
-    median = sorted(share.values())[(len(share) - 1) // 2]
-    for name in share:
-        if share[name] - median > UNEVEN:
-            extra = own[hosts == name, _STORAGE] * (1 - median / share[name])
+    median = sorted(storage_share.values())[(len(storage_share) - 1) // 2]
+    for name, share in storage_share.items():
+        if share - median > UNEVEN:
+            extra = own[hosts == name, _STORAGE] * (1 - median / share)
             own[hosts == name, _STORAGE] -= extra
             own[hosts == name, _LINK] += extra
 
 
 def _straggler(own: Floats, guessed: Floats, seconds: Floats) -> int | None:
-    """The rank that lost twice as much of its time as any other, mostly asleep for no reason; or None.
+    """The rank that lost twice as much of its time as any other, mostly asleep for no known reason; or None.
 
-    Waiting for the storage, or for a core, is not that: one of many may have bad luck. Sleep that was
-    `guessed` to be a wait for the GIL is: its readers would hold up the other ranks as well.
+    Waits for the storage or for a core do not count, since one rank of many may have bad luck. Sleep that was
+    `guessed` to be a wait for the GIL does: the readers that hold it would hold up the other ranks as well.
     """
     share = own.sum(axis=1) / np.maximum(1e-12, seconds)
     worst = int(share.argmax())
     others = np.delete(share, worst).max(initial=0.0)
-    late = len(share) > 1 and share[worst] > max(2 * others, others + UNEVEN)
-    return worst if late and own[worst, _LOADER] + guessed[worst] > own[worst].sum() / 2 else None
+    if len(share) < 2 or share[worst] <= max(2 * others, others + UNEVEN):
+        return None
+    unexplained = own[worst, _LOADER] + guessed[worst]
+    return worst if unexplained > own[worst].sum() / 2 else None
 
 
 def _barriers(
@@ -143,18 +150,19 @@ def _barriers(
 ) -> Floats:
     """Seconds that the ranks `mine` waited at barriers, by what held up the rank that came last.
 
-    Shape (ranks, causes). What that rank had neither lost itself nor computed for longer is the barrier's
-    own. `own` is of all ranks, `lost`, `barrier` and `compute` have a column for each of `mine`.
+    Shape (ranks, causes). What that rank neither lost by itself nor computed for longer is the barrier's own.
+    `own` has a row for each rank of the point; `lost`, `barrier` and `compute` have a column for each of
+    `mine`.
     """
-    last, (itself, longest) = last_at(barrier, mine, np.stack([lost, compute]), over)
-    held = np.minimum(1.0, itself / np.maximum(1e-12, over.max(barrier.max(axis=1))))
+    last, (lost_by_last, compute_of_last) = last_at(barrier, mine, np.stack([lost, compute]), over)
+    explained = np.minimum(1.0, lost_by_last / np.maximum(1e-12, over.max(barrier.max(axis=1))))
     shares = own / np.maximum(1e-12, own.sum(axis=1, keepdims=True))
-    found = (barrier * held[:, None]).T @ shares[last]
-    rest = barrier * (1 - held)[:, None]
-    longer = np.clip(longest[:, None] - compute, 0.0, rest)
-    found[:, _STEPS] += longer.sum(axis=0)
-    found[:, _BARRIER] += barrier.sum(axis=0) - found.sum(axis=1)
-    return np.asarray(found)
+    seconds = (barrier * explained[:, None]).T @ shares[last]
+    unexplained = barrier * (1 - explained)[:, None]
+    longer_steps = np.clip(compute_of_last[:, None] - compute, 0.0, unexplained)
+    seconds[:, _STEPS] += longer_steps.sum(axis=0)
+    seconds[:, _BARRIER] += barrier.sum(axis=0) - seconds.sum(axis=1)
+    return np.asarray(seconds)
 
 
 def last_at(
