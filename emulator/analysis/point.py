@@ -15,7 +15,7 @@ from emulator.analysis.throughput import (
     busy,
     later_steps,
     loop_seconds,
-    rate_series,
+    read_series,
     share_of_time,
     steady,
     sustained,
@@ -95,17 +95,14 @@ def with_course(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> P
 
     `rows` may also be those of some ranks alone, as a simulated result keeps them.
     """
-    counted = rows[later_steps(rows)]
-    each = np.unique(counted["rank"], return_counts=True)[1]
-    logged = over.sum(np.array([len(each)], np.float64))[0]
-    fewest = -over.max(-each.min(keepdims=True, initial=2 * SPANS).astype(np.float64))[0]
-    series = rate_series(counted, int(max(1, min(SPANS, fewest // 2))), over)
+    steps = np.unique(rows["rank"][later_steps(rows)], return_counts=True)[1]
+    logged = over.sum(np.array([len(steps)], np.float64))[0]
+    fewest = -over.max(-steps.min(keepdims=True, initial=2 * SPANS).astype(np.float64))[0]
+    series = read_series(rows, int(max(1, min(SPANS, fewest // 2))), over)
     course = None
-    if len(series.rates) > 2 and logged and point.samples:
-        scale = point.ranks / logged * point.bytes / point.samples
-        course = Course(
-            begin=series.begin, end=series.end, bytes_per_second=tuple((series.rates * scale).tolist())
-        )
+    if len(series.rates) > 2 and logged:
+        rates = series.rates * point.ranks / logged
+        course = Course(begin=series.begin, end=series.end, bytes_per_second=tuple(rates.tolist()))
     step = dict(zip(PARTS, mean_step(rows, sync, over).tolist(), strict=True)) if logged else {}
     return replace(point, course=course, step=step)
 

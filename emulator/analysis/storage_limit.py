@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from emulator.analysis.flags import memory_share
 from emulator.record.result import Bound, Point, Probe
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -50,6 +51,7 @@ def storage_limit(
     """The limit that a point met whose accelerators starved for the storage; None if it is not told apart."""
     if (memory := from_memory(point)) is not None:
         return memory
+    point, others = _from_storage(point), [_from_storage(other) for other in others]
     if not point.read_seconds or not probes:
         return None
     wanted = _request_bytes(point, reading)
@@ -81,6 +83,11 @@ def storage_limit(
     if slower <= ALONE and not any(flag.name == "neighbour" and flag.value > BESIDE for flag in point.flags):
         return _latency(point, probes, reading, alone, min(most, iops.most * iops.bytes))
     return None
+
+
+def _from_storage(point: Point) -> Point:
+    """The point with the rate that storage delivered, without what memory answered."""
+    return replace(point, bytes_per_second=point.bytes_per_second * (1 - memory_share(point)))
 
 
 class _Requests(NamedTuple):

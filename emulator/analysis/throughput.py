@@ -19,6 +19,7 @@ Steps may be a part of the point's, of some of its ranks: then `over` knows the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,33 +192,54 @@ def loop_seconds(steps: Steps, over: Whole = WHOLE) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rates in equal spans of the time in which each rank had steps."""
+    """Rates in equal spans of the time in which all ranks were busy."""
 
     begin: float
     """Seconds since the start of the point."""
     end: float
     rates: Floats
-    """Samples/s of all ranks; empty where they were never busy together."""
+    """Samples/s or bytes/s of all ranks; empty where they were never busy together."""
 
 
 def rate_series(steps: Steps, bins: int = 40, over: Whole = WHOLE) -> Series:
-    """Samples/s of all ranks in `bins` equal spans of the time in which each had steps.
+    """Samples/s that all ranks consumed, in `bins` equal spans of the time in which each had steps.
 
     A step's samples are spread evenly over its duration, so that steps which cross a border count for
     both sides. Where one rank began later or ended earlier than another, nothing rose or fell.
     """
-    start, length = steps["begin"], np.maximum(durations(steps), 1e-9)
-    ranks, rank = np.unique(steps["rank"], return_inverse=True)
+    return _series(steps["rank"], steps["begin"], durations(steps), steps["samples"], bins, over)
+
+
+def read_series(steps: Steps, bins: int = 40, over: Whole = WHOLE) -> Series:
+    """Bytes/s that all ranks read, in `bins` equal spans of the time in which each was reading.
+
+    A batch counts from when its reading began until it had arrived, not when it was consumed: batches that
+    were read ahead are consumed faster than storage delivers. Where the log lacks these moments, a batch
+    counts for its step.
+    """
+    read = steps[steps["bytes"] > 0]
+    begin = np.where(np.isnan(read["requested"]), read["arrived"], read["requested"])
+    length = read["arrived"] - begin
+    if over.sum(np.array([np.isnan(read["arrived"]).sum()], np.float64))[0]:
+        read = steps[later_steps(steps)]
+        begin, length = read["begin"], durations(read)
+    return _series(read["rank"], begin, length, read["bytes"], bins, over)
+
+
+def _series(
+    rank: NDArray[Any], begin: Floats, length: Floats, amount: NDArray[Any], bins: int, over: Whole
+) -> Series:
+    """The rate of `amount`, each spread over `length` seconds from `begin`, while all ranks were busy."""
+    length, amount = np.maximum(length, 1e-9), amount.astype(np.float64)
+    ranks, place = np.unique(rank, return_inverse=True)
     first, last = np.full(len(ranks), np.inf), np.zeros(len(ranks))
-    np.minimum.at(first, rank, start)
-    np.maximum.at(last, rank, start + length)
-    begin, end = over.max(np.array([first.max(initial=-np.inf), -last.min(initial=np.inf)])) * np.array(
-        [1, -1]
-    )
-    if not begin < end < np.inf:
+    np.minimum.at(first, place, begin)
+    np.maximum.at(last, place, begin + length)
+    latest, earliest = over.max(np.array([first.max(initial=-np.inf), -last.min(initial=np.inf)]))
+    start, end = latest, -earliest
+    if not start < end < np.inf:
         return Series(0.0, 0.0, np.zeros(0))
-    edges = np.linspace(begin, end, bins + 1)
-    # Samples delivered up to each edge: the sum over steps of the share of the step before it.
-    samples = steps["samples"].astype(np.float64)
-    before = over.sum(np.array([np.clip((edge - start) / length, 0, 1) @ samples for edge in edges]))
-    return Series(float(begin), float(end), np.diff(before) / np.diff(edges))
+    edges = np.linspace(start, end, bins + 1)
+    # Delivered up to each edge: the sum of the shares that came before it.
+    before = over.sum(np.array([np.clip((edge - begin) / length, 0, 1) @ amount for edge in edges]))
+    return Series(float(start), float(end), np.diff(before) / np.diff(edges))

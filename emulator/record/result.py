@@ -147,7 +147,7 @@ class HostShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """Throughput over the time of a point, without the first step of each rank."""
+    """Bytes read over the time of a point, from when all ranks were reading until one had read everything."""
 
     begin: float
     """Seconds since the point began."""
@@ -217,7 +217,7 @@ class Point:
     starved: Starved | None = None
     """Causes of the time in which accelerators starved, all hosts together."""
     course: Course | None = None
-    """Throughput over time; None: too few steps."""
+    """Bytes read over time; None: too few steps."""
     step: Mapping[str, float] = field(default_factory=dict)
     """`compute`, `wait`, `barrier`, `overshoot` -> seconds of the mean step. Time at a barrier counts as what
     the last rank did longer; as `barrier` where the log does not tell. Empty: not computed."""

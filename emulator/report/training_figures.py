@@ -212,7 +212,7 @@ MOST_LINES = 8
 
 
 def over_time(result: RunResult) -> fig.Figure | None:
-    """Draw bytes/s of all processes over the time of each count's last point, without the first steps."""
+    """Draw bytes/s of all processes read over the time of each count's last point."""
     courses = {point.ranks: point.course for point in by_ranks(result) if point.course}
     series = list(courses.items())
     if len(series) > MOST_LINES:
@@ -227,8 +227,8 @@ def over_time(result: RunResult) -> fig.Figure | None:
     words = (
         "over-time",
         "Throughput over time",
-        "Bytes per second of all processes together, a line a process count. A level line is a storage that "
-        "has settled; one that falls was read from a cache at first." + _of_some(result),
+        "Bytes read per second by all processes, a line a process count. A level line is a storage that has "
+        "settled; one that falls was read from a cache at first." + _of_some(result),
     )
     end = max(course.end for _, course in series)
     x = fig.Axis(title="seconds since the point began", high=end * 1.04)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from emulator.analysis.bound import LIMIT_NAMES, cores_of_others
 from emulator.analysis.evidence import held
 from emulator.analysis.knee import whole_accelerators
+from emulator.analysis.shortfall import lacking, show_limit
 from emulator.record.result import STORAGE, Knee, KneeKind, Point, RunResult
 from emulator.sweep.ask import Answer
 from emulator.sweep.asked_data import Question
 from emulator.sweep.schedule import fed_between
-from emulator.units import counted, show_rate
+from emulator.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +99,14 @@ def _of_one_count(result: RunResult, question: Question) -> Knee:
 
 def _storage_limit(question: Question, result: RunResult) -> str:
     starved = _starved_by_storage(question, result)
-    if not starved:
-        return ""
-    most = max(starved, key=lambda point: point.bytes_per_second)
-    assert most.bound is not None
-    return f"{LIMIT_NAMES[most.bound.kind]}, {show_rate(most.bytes_per_second)}"
+    return show_limit(max(starved, key=lambda point: point.bytes_per_second)) if starved else ""
 
 
 def _starved_by_storage(question: Question, result: RunResult) -> list[Point]:
     threshold = question.workload.training.au_threshold
     starved = [point for point in result.points if point.x_ideal < threshold]
-    return [point for point in starved if point.bound and point.bound.kind in STORAGE]
+    by_storage = [point for point in starved if point.bound and point.bound.kind in STORAGE]
+    return by_storage or [point for point in starved if point.bound and point.bound.kind == "latency"]
 
 
 def _client_limit(point: Point, cores: int) -> str:
@@ -126,10 +124,9 @@ def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
     spec, lacks = question.workload, []
     threshold = spec.training.au_threshold
     if full := _starved_by_storage(question, answer.storage):
-        rate = max(point.bytes_per_second for point in full)
-        lacking = threshold * question.up_to * spec.demand - rate
-        if lacking > 0:
-            lacks.append(f"{show_rate(lacking)} more")
+        most = max(full, key=lambda point: point.bytes_per_second)
+        if more := lacking(most, threshold * question.up_to * spec.demand):
+            lacks.append(more)
     if answer.pytorch is not None and answer.pytorch.points:
         fed, starved = fed_between(answer.pytorch.points, threshold)
         above = [point for point in answer.pytorch.points if point.ranks > fed and point.bound]
@@ -138,8 +135,8 @@ def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
             each = sum(host.cpu_seconds for host in least.hosts) / least.seconds / least.ranks
             each /= max(0.01, least.x_ideal)  # a fed rank needs more CPU than a starved one
             each = max(each, cores / starved)  # the present cores did not feed that many
-            more = math.ceil(question.up_to * each) - cores
-            if more > 0:
+            short = math.ceil(question.up_to * each) - cores
+            if short > 0:
                 like = f" (or {math.ceil(question.up_to * hosts / fed)} hosts like this)" if fed else ""
-                lacks.append(f"about {counted(more, 'core')} more for PyTorch{like}")
+                lacks.append(f"about {counted(short, 'core')} more for PyTorch{like}")
     return ", and ".join(lacks)

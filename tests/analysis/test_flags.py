@@ -34,7 +34,8 @@ READS = {"10": 300}
         ("client", 0.05, {"overshoot_share": 0.05}, "held up for 5.0% of the time"),
         ("client", 0.25, {"step": {"compute": 0.3, "overshoot": 0.1}}, "held up for 25.0% of the time"),
         ("steal", 0.1 * 0.4 / 0.9, {"hosts": (host("a"), STOLEN)}, "40.0% of the CPU time of b"),
-        ("page-cache", 0.04, {"resident_share": 0.04}, "4.0% of the pages"),
+        ("page-cache", 0.04, {"resident_share": 0.04}, "4.0% of the bytes came from memory"),
+        ("page-cache", 0.17, {"resident_share": 0.0, "read_amplification": 0.83}, "17.0% of the bytes"),
         ("uneven-hosts", 0.5, {"hosts": (host("a"), SLOW, host("c"))}, "Ranks on b waited 50%"),
         ("uneven-hosts", 1.0, {"hosts": (host("a"), replace(SLOW, ranks=2)), "barrier_share": 0.9}, "on b"),
         ("retries", 0.03, {"read_retries": {"busy": 8, "cut": 1}, "read_latency": READS}, "(busy 8, cut 1)"),
@@ -51,6 +52,9 @@ def test_a_flag_says_by_how_much_the_throughput_may_have_moved(name, value, fiel
     "fields",
     [
         {"resident_share": 0.001},
+        {"read_amplification": 0.98},
+        {"read_amplification": 1.4},  # read-ahead
+        {"read_amplification": 0.0},  # FUSE and objects count nothing
         {"hosts": (host("c9", runqueue=12.0),)},  # late processes held nothing up
         {"x_ideal": 1.0, "hosts": (STOLEN,)},  # the accelerators were fed
         {"hosts": (STOLEN,), "starved": Starved(seconds=9.0, storage=1.0)},  # no core was wanted

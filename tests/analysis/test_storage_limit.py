@@ -179,3 +179,13 @@ def test_requests_that_the_probes_process_had_no_time_to_make_are_no_limit_of_io
     ]
     reading = Reading(request_bytes=128 * KIB, workers=3, read_ahead=True)
     assert storage_limit(model.point(1, 3, 128 * KIB, 1e9), probes, reading).kind == kind
+
+
+def test_what_memory_answered_is_not_the_storages_bandwidth():
+    """17 % from memory: "364 MB/s of the 364 MB/s that the storage gave", on a device of 300 MB/s."""
+    model = Model(latency=1e-3, bandwidth=3e8, iops=1e6)
+    real = model.point(4, 8, MIB, demand=2e8)
+    cached = replace(real, bytes_per_second=real.bytes_per_second / 0.83, read_amplification=0.83)
+    bound = storage_limit(cached, model.probes(MIB), Reading(request_bytes=MIB, workers=8, read_ahead=False))
+    assert bound is not None and bound.kind == "bandwidth"
+    assert "300 MB/s of the 300 MB/s" in bound.evidence[0]

@@ -191,3 +191,19 @@ def test_au_that_is_shown_is_what_the_storage_sustains(steps, share, workers):
     rows = read_in_waves(share * 10.0, steps, 0.1, workers)
     au = point_of(workload, 10_000, 1, rows).au
     assert np.isnan(au) or au == pytest.approx(min(1.0, share), abs=0.06)
+
+
+@pytest.mark.parametrize(("prefetch", "start"), [(1, 0.0), (4, 0.0), (8, 0.5)])
+def test_a_course_never_exceeds_the_storage(prefetch, start):
+    """Batches that were read ahead are consumed at the end: 668 MB/s of a device of 300."""
+    workload = load_workload("unet3d-tiny", ["accelerator.step_seconds=0.05"])
+    rows = reading_from(10.0, 2, 40, 0.05, prefetch, start)
+    course = point_of(workload, 10_000, 2, rows).course
+    assert course is not None and max(course.bytes_per_second) <= 10.0 * 1.05
+
+
+def test_a_course_without_moments_is_what_was_consumed():
+    rows = np.concatenate([steps_of(0, [0.5] * 20), steps_of(1, [0.5] * 20)])
+    rows["arrived"] = rows["requested"] = np.nan
+    course = point_of(load_workload("unet3d-tiny"), 10_000, 2, rows).course
+    assert course is not None and np.allclose(course.bytes_per_second, 8000.0)

@@ -1,5 +1,6 @@
 """The answer of `feedrate ask` in sentences."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,3 +129,34 @@ def test_cores_that_other_programs_use_are_not_called_the_clients_own():
     answer = Answer(storage=plain_sweep(), pytorch=result([replace(starved, hosts=(busy,))]))
     line = answer_lines(QUESTION, answer, cores=2, hosts=1)[1]
     assert line.limit.startswith("its 2 cores, 1.2") and line.limit.endswith("used by other programs")
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "missing"),
+    [
+        ("bandwidth", r"storage bandwidth, .*[GM]B/s$", r"^To feed 16: .* GB/s more\.$"),
+        ("iops", r"storage IOPS, 400 requests/s of 4 MB$", r"^To feed 16: 5,409 requests/s more"),
+        (
+            "latency",
+            r"storage latency, 10 ms a request$",
+            r"^To feed 16: requests that take 0.689 ms instead of 10 ms",
+        ),
+        (
+            "metadata",
+            r"storage metadata, 500 ms to open a sample$",
+            r"^To feed 16: .* more files opened per second\.$",
+        ),
+    ],
+)
+def test_what_is_missing_is_in_the_unit_of_the_limit(kind, limit, missing):
+    """Four servers of 10 ms without a cap: the advice was 537 MB/s more."""
+    rate, size = 1.6e9, 4_000_000
+    requests = 4000
+    starved = replace(
+        point(4, rate), x_ideal=0.3, bytes_per_second=rate, bytes=requests * size, samples=100,
+        read_latency={"10000": requests}, read_seconds=requests * 0.010, open_seconds=50.0,
+        bound=Bound(kind=kind, evidence=()),
+    )  # fmt: skip
+    answer = Answer(storage=replace(plain_sweep(), points=(starved,), knee=None), pytorch=None)
+    lines = answer_lines(QUESTION, answer, cores=2, hosts=1)
+    assert re.search(limit, lines[0].limit) and re.search(missing, lines[-1].says)
