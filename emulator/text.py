@@ -9,8 +9,17 @@ _UNSEEN = re.compile(
     # C0 less tab and line feed, DEL, C1; what turns the direction of text; surrogates, non-characters
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-_PASSWORD = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*:/{1,2})[^/?\s'\"]*@")  # a Path has one slash left
-_KEY = re.compile(r"(?i)([?&][^=&\s]*(?:key|secret|token|passw|credential|signature)[^=&\s]*=)[^&\s'\"]+")
+_PASSWORD = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]{0,30}:/{1,2})[^/?\s'\"]*@")  # a Path has one slash left
+_WORDS = (
+    r"(?:secret|passw|passphrase|credential|signature|authorization"
+    r"|(?:access|account|api|private|shared)[_-]?key|token(?![a-z]))"
+)
+_NAME = re.compile(_WORDS, re.IGNORECASE)
+_KEY = re.compile(
+    rf"(?i)([?&][^=&\s]{{0,60}}key[^=&\s]{{0,60}}=|{_WORDS}[\w.-]{{0,40}}=|--[\w-]{{0,40}}{_WORDS}[\w-]{{0,40}}\s+)[^&\s'\"]+"
+)
+MASK = "***"
+"""What is shown in place of a password or key."""
 
 
 def printable(text: str) -> str:
@@ -19,8 +28,13 @@ def printable(text: str) -> str:
 
 
 def masked(text: str) -> str:
-    """Return `text` with `***` in place of passwords and keys in URLs."""
-    return _KEY.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
+    """Return `text` with `***` in place of passwords and keys: in URLs, `NAME=VALUE` and `--NAME VALUE`."""
+    return _KEY.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1{MASK}@", text))
+
+
+def names_secret(name: str) -> bool:
+    """Return whether a setting of this name holds a password or a key, as `secret_access_key` does."""
+    return _NAME.search(name) is not None
 
 
 def shown(text: str) -> str:

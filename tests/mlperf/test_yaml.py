@@ -113,6 +113,48 @@ def test_as_hydra_saves_it_and_as_a_folder_of_configurations(tmp_path):
         converted(tmp_path, "defaults:\n - workload: ../../secret\n", name="config.yaml")
 
 
+def test_sections_at_the_top_and_under_workload_are_one_workload(tmp_path):
+    text = UNET3D.replace("workflow:\n  generate_data: False\n  train: True\n", "") + (
+        "workload:\n  workflow: {train: True}\n  train: {seed: 5}\n  colours: {sky: 1}\n"
+    )
+    found = converted(tmp_path, text)
+    known = converted(tmp_path).workload
+    assert found.workload.sample == known.sample and found.workload.loader == known.loader
+    assert found.workload.training == replace(known.training, shuffle_seed=5)
+    assert "colours.sky" in [item.key for item in found.left_out]
+    with pytest.raises(SpecError, match=r"train\.epochs has two values, 5 and 6"):
+        converted(tmp_path, UNET3D + "workload: {train: {epochs: 6}}\n")
+
+
+@pytest.mark.parametrize(
+    ("dims", "size"),
+    [
+        ("record_dims: [1024, 1024], record_element_type: float32", 4_194_304),
+        ("record_dims: [1024, 1024], record_length_bytes: 5", 1_048_576),
+        ("record_length_bytes: 5", 5),
+    ],
+)
+def test_the_shape_of_a_record_gives_its_bytes(tmp_path, dims, size):
+    text = (
+        f"model: x\nframework: pytorch\ndataset: {{format: hdf5, {dims}}}\ntrain: {{computation_time: 1}}\n"
+    )
+    found = converted(tmp_path, text)
+    assert found.workload.sample.bytes_mean == size
+    listed = [item.key for item in found.left_out]
+    assert ("dataset.record_length_bytes" in listed) == ("record_dims" in dims and "_bytes" in dims)
+    assert not any(key.startswith("dataset.record_dims") for key in listed)
+
+
+@pytest.mark.parametrize(
+    "dims",
+    ["[0, 3]", "3", "[a]", "[3], record_element_type: O", "[3], record_element_type: x",
+     "[3], record_length_bytes_stdev: 2"],
+)  # fmt: skip
+def test_records_without_a_shape_are_refused(tmp_path, dims):
+    with pytest.raises(SpecError, match="record"):
+        converted(tmp_path, f"dataset: {{format: hdf5, record_dims: {dims}}}\n")
+
+
 def test_the_command_writes_a_workload_and_a_recipe(tmp_path):
     (tmp_path / "unet3d_h100.yaml").write_text(UNET3D)
     out, recipe = tmp_path / "mine.toml", tmp_path / "recipe.toml"

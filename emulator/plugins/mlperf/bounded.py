@@ -1,6 +1,7 @@
 """Read YAML and JSON from outside as plain values, within limits. Nothing is executed.
 
-Values are None, booleans, finite numbers, text, lists, and tables whose keys are text.
+Values are None, booleans, finite numbers, text, lists, and tables whose keys are text. Passwords and keys are
+masked here, so that nothing that is made of these values can show them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import yaml
 
 from emulator.errors import SpecError, StorageError, storage_error
+from emulator.text import MASK, masked, names_secret
 
 YAML_BYTES = 64 * 1024
 """Largest YAML file in bytes. A configuration has a few kB; PyYAML takes a second for 100 kB."""
@@ -113,7 +115,11 @@ def _read_text(path: Path, limit: int) -> str:
 
 
 def _summary(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:160]
+    """Return the problem and its place. PyYAML's own text quotes the file, which may hold a key."""
+    problem = getattr(error, "problem", None) or str(error)
+    mark = getattr(error, "problem_mark", None)
+    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return (" ".join(problem.split()) or type(error).__name__)[:160] + place
 
 
 def _checked(value: Any, name: str, depth: int = 0) -> Any:
@@ -126,12 +132,13 @@ def _checked(value: Any, name: str, depth: int = 0) -> Any:
         if any(type(key) not in (str, int) for key in value):
             raise SpecError(f"{name}: a table with a key that is neither text nor a whole number")
         table = {_checked(str(key), name): _checked(item, name, depth + 1) for key, item in value.items()}
+        table |= {key: MASK for key in table if names_secret(key) and table[key] is not None}
         if len(table) != len(value):
             raise SpecError(f"{name}: a table with the same key as a number and as text")
         return table
     if why := _why_refused(value):
         raise SpecError(f"{name}: {why}", "only text and numbers are read")
-    return value
+    return masked(value) if isinstance(value, str) else value
 
 
 def _why_refused(value: Any) -> str:

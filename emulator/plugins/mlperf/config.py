@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.bounded import parse_yaml, read_yaml
+from emulator.text import MASK, names_secret
 
 SECTIONS = ("dataset", "reader", "data_reader", "train", "workflow", "metric", "model", "checkpoint")
 """A table is a workload if it has at least one of these."""
@@ -75,8 +76,8 @@ def parse_overrides(texts: Sequence[str]) -> Overrides:
         path = tuple(key.split("."))
         if len(path) > 1 and path[0] == "workload":
             path = path[1:]
-        value = None
-        if not deletes:
+        value: Any = MASK if names_secret(key) else None
+        if not (deletes or value):
             if "${" in value_text or value_text.strip().startswith(("&", "*", "!", "|", ">")):
                 what = f"the override {text[:80]!r} is not a plain value"
                 raise SpecError(what, "interpolations are not evaluated")
@@ -216,14 +217,20 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def workload_table(table: Any, name: str) -> Mapping[str, Any]:
-    """Return the workload in a configuration, at its top or under `workload`. Raises SpecError."""
-    inner = table.get("workload", table) if isinstance(table, Mapping) else None
+    """Return the workload in a configuration: the keys at its top and those under `workload`.
+
+    Raises SpecError, also where the two levels contradict each other.
+    """
+    inner: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
+    if isinstance(inner.get("workload"), Mapping):
+        top = {key: value for key, value in inner.items() if key != "workload"}
+        inner = _merged(top, inner["workload"], name)
     for kind, keys in _OTHER_BENCHMARKS.items():
-        if isinstance(inner, Mapping) and any(key in inner for key in keys):
+        if any(key in inner for key in keys):
             raise SpecError(
                 f"{name}: a configuration of {kind}", "only training and checkpoints are imported"
             )
-    if not isinstance(inner, Mapping) or not any(section in inner for section in SECTIONS):
+    if not any(section in inner for section in SECTIONS):
         raise SpecError(
             f"{name}: not a configuration of DLIO", "it needs a section such as dataset, reader or train"
         )
@@ -231,3 +238,18 @@ def workload_table(table: Any, name: str) -> Mapping[str, Any]:
         rest = {key: value for key, value in inner.items() if key not in ("data_reader", "reader")}
         inner = {**rest, "reader": inner["data_reader"]}
     return inner
+
+
+def _merged(top: Mapping[str, Any], inner: Mapping[str, Any], name: str, prefix: str = "") -> dict[str, Any]:
+    """Return the keys of both tables, table by table. Raises SpecError if they differ in a value."""
+    merged = {**top, **inner}
+    for key in top.keys() & inner.keys():
+        above, below = top[key], inner[key]
+        if isinstance(above, Mapping) and isinstance(below, Mapping):
+            merged[key] = _merged(above, below, name, f"{prefix}{key}.")
+        elif above != below:
+            what = (
+                f"{name}: {prefix}{key} has two values, {str(above)[:40]} and {str(below)[:40]} (in workload)"
+            )
+            raise SpecError(what, "remove the one that is not meant")
+    return merged

@@ -34,6 +34,8 @@ USED = {
     "dataset.format": "sample.format",
     "dataset.record_length": "sample.bytes_mean",
     "dataset.record_length_bytes": "sample.bytes_mean",
+    "dataset.record_dims": "sample.bytes_mean",
+    "dataset.record_element_type": "sample.bytes_mean",
     "dataset.record_length_stdev": "sample.bytes_sd",
     "dataset.record_length_bytes_stdev": "sample.bytes_sd",
     "dataset.num_samples_per_file": "sample.samples_per_file",
@@ -162,7 +164,8 @@ def convert(config: Config, name: str) -> Converted:
         "title": f"{config.model('a model')}, {accelerator['name']}, as DLIO's YAML describes it",
         "sample": {
             "format": form,
-            "bytes_mean": _record_bytes(config, "record_length_bytes", "record_length", widths or 65536),
+            "bytes_mean": _dims_bytes(config)
+            or _record_bytes(config, "record_length_bytes", "record_length", widths or 65536),
             "bytes_sd": _record_bytes(config, "record_length_bytes_stdev", "record_length_stdev", 0),
             "samples_per_file": config.whole("dataset.num_samples_per_file", 1),
         },
@@ -266,6 +269,28 @@ def _row_group(config: Config) -> int:
     return config.whole("dataset.parquet.row_group_size") if parquet else 0
 
 
+def _dims_bytes(config: Config) -> int:
+    """Return the bytes of a record of the shape `record_dims`; 0 if there is none. Raises SpecError."""
+    dims = config.at("dataset.record_dims")
+    if not dims:
+        return 0
+    name = config.text("dataset.record_element_type", "uint8")
+    try:
+        element = np.dtype(name)
+    except TypeError:
+        element = np.dtype(object)
+    if element.kind not in "biuf":
+        raise SpecError(f"{config.name}: dataset.record_element_type {name!r} is not a type of numbers")
+    if not isinstance(dims, list) or not all(type(edge) is int and 0 < edge < 2**40 for edge in dims):
+        raise SpecError(f"{config.name}: dataset.record_dims must be a list of whole numbers above 0")
+    if config.number("dataset.record_length_stdev") or config.number("dataset.record_length_bytes_stdev"):
+        what = (
+            f"{config.name}: records of dataset.record_dims have one size, but a standard deviation is given"
+        )
+        raise SpecError(what, "DLIO refuses this, too: remove record_dims or record_length_bytes_stdev")
+    return math.prod(dims) * element.itemsize
+
+
 def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
     """Return the bytes under v3.0's name of a key, or under its older name."""
     newest = config.number(f"dataset.{key}")
@@ -313,6 +338,10 @@ def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
             yield LeftOut(key, value, next((UNUSED[table] for table in tables if table in UNUSED), unknown))
         elif isinstance(value, str) and "${" in value:
             yield LeftOut(key, value, "interpolations of Hydra are not evaluated")
+    if config.at("dataset.record_dims"):
+        for key in ("record_length", "record_length_bytes"):
+            if (length := config.at(f"dataset.{key}")) is not None:
+                yield LeftOut(f"dataset.{key}", length, "dataset.record_dims takes precedence, as in DLIO")
     transfer, block = config.whole("reader.transfer_size"), workload.loader.block_bytes
     if transfer and transfer != block:
         yield LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {block} is used")
