@@ -262,11 +262,11 @@ def baseline(
     The arguments are the options of `feedrate baseline`; `seconds` is the measured time of a test. Call it in
     the main thread. Raises FeedrateError.
     """
-    from emulator.plugins.baseline.clients import measure
-    from emulator.plugins.baseline.fio_plan import fio_plan
+    from emulator.plugins.baseline.fio_suite import fio_suite
+    from emulator.plugins.baseline.measure import measure
 
-    plan = fio_plan(
-        Path(folder),
+    tool = fio_suite(
+        [Path(folder)],
         Path(out),
         suite=suite,
         quick=quick,
@@ -277,10 +277,10 @@ def baseline(
         keep=keep,
         label=label,
     )
-    plan.checked(1)  # a bad plan raises its exception here
-    check_out(plan.out, force)
-    with _ending("the baseline", plan.out):
-        measure(plan, Comm(), force=force)
+    tool.checked(1)  # what cannot run raises its exception here
+    check_out(tool.out, force)
+    with _ending("the baseline", tool.out):
+        measure(tool, Comm(), force=force)
     return read(out)
 
 

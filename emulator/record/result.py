@@ -268,6 +268,11 @@ class Side:
     bytes_per_second: float
     latency_mean: float
     """Seconds from submission to completion, mean over all requests."""
+    latency_p50: float | None = None
+    """Seconds within which 50 % of the requests completed; None if the tool keeps no histogram."""
+    latency_p90: float | None = None
+    latency_p99: float | None = None
+    latency_p999: float | None = None
     latency_p9999: float
     """99.99 % latency in seconds; of fewer than 10,000 requests, the slowest one's."""
 

@@ -9,7 +9,7 @@ import pytest
 from command import ANSWERED, feedrate, started, until
 
 from emulator.errors import SpecError
-from emulator.plugins.baseline.fio_noise import parse_noise
+from emulator.plugins.baseline.noise import parse_noise
 from emulator.record.out import read_result
 from emulator.sweep.noise import noise_folder
 
@@ -18,13 +18,9 @@ with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not in
 
 def test_specs():
     writers = parse_noise("writers")
-    assert [(task.access.block_bytes, task.depth) for task in writers.tasks] == [
-        (size, 8) for size in (4096, 8192, 16384)
-    ]
-    assert writers.files == 3
-    (task,) = parse_noise("read:2x1MiB,depth=4,rate=50MB/s,size=8MiB").tasks
-    assert (task.access.read_share, task.jobs, task.depth, task.rate) == (1.0, 2, 4, 50e6)
-    assert parse_noise("write:3x16KiB").tasks[0].access.name == "16 KiB random write"
+    assert writers.names == ("writer-4k", "writer-8k", "writer-16k")
+    section = parse_noise("read:2x1MiB,depth=4,rate=50MB/s,size=8MiB").suite.sections["noise"]
+    assert section.splitlines()[1:] == ["rw=randread", "bs=1048576", "iodepth=4", "rate=25000000"]
     odd = ("0x4KiB", "3x", "3x4KiB,depth=x", "3x4KiB,speed=3", "1x3B", "1x1GiB,size=4KiB")
     for wrong in ("", "loud", "3x4KiB", *(f"write:{spec}" for spec in odd)):
         with pytest.raises(SpecError) as error:

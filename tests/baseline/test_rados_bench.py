@@ -10,7 +10,7 @@ import pytest
 from command import feedrate
 
 from emulator.errors import StorageError
-from emulator.plugins.baseline.rados import rados_plan
+from emulator.plugins.baseline.rados import rados_bench
 
 # As Ceph 16.2.15 printed them, less the figures of single seconds.
 WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","seconds_to_run":"2",
@@ -20,13 +20,13 @@ WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","s
 SEQ = """{"total_time_run":"0.905175","total_reads_made":"191","read_size":"4194304","object_size":"4194304",
 "bandwidth":"844.035922","average_iops":"211","average_latency":"0.072850","max_latency":"0.150337",
 "min_latency":"0.003279"}"""
-PLAN = rados_plan("p", Path("o"), conf=Path("c"), depths=(1, 16), seconds=2.0, most_bytes=10_000_000)
-TURNS = {turn.name: turn for turn in PLAN.turns(1)}
+BENCH = rados_bench("p", Path("o"), conf=Path("c"), depths=(1, 16), seconds=2.0, most_bytes=10_000_000)
+TURNS = {turn.name: turn for turn in BENCH.turns}
 
 
 @pytest.mark.parametrize(("phase", "text"), [("write", WRITE), ("seq", SEQ), ("rand", SEQ)])
 def test_figures_are_those_of_rados_bench(phase, text):
-    ((read, write),) = PLAN.sides(TURNS[f"{phase}-t16"], [text])
+    ((read, write),) = BENCH.sides(TURNS[f"{phase}-t16"], [text])
     assert (read is None, write is None) == (phase == "write", phase != "write")
     side = read or write
     told = json.loads(text)
@@ -37,8 +37,8 @@ def test_figures_are_those_of_rados_bench(phase, text):
 
 
 def test_clients_add_up():
-    ((one, _),) = PLAN.sides(TURNS["seq-t1"], [SEQ])
-    ((two, _),) = PLAN.sides(TURNS["seq-t1"], [SEQ, SEQ.replace("0.150337", "0.9")])
+    ((one, _),) = BENCH.sides(TURNS["seq-t1"], [SEQ])
+    ((two, _),) = BENCH.sides(TURNS["seq-t1"], [SEQ, SEQ.replace("0.150337", "0.9")])
     assert (two.requests, two.iops) == (2 * one.requests, pytest.approx(2 * one.iops))
     assert (two.latency_mean, two.latency_p9999) == (pytest.approx(one.latency_mean), 0.9)
 
@@ -46,15 +46,15 @@ def test_clients_add_up():
 @pytest.mark.parametrize("text", ["", "no JSON", "{}", '{"total_time_run": "x"}', "[]"])
 def test_what_is_no_result_is_one_line(text):
     with pytest.raises(StorageError, match="cannot be read"):
-        PLAN.sides(TURNS["seq-t1"], [text])
+        BENCH.sides(TURNS["seq-t1"], [text])
 
 
 def test_every_depth_writes_before_any_reads_what_it_wrote(monkeypatch):
     monkeypatch.setattr(shutil, "which", str)
     assert list(TURNS) == [f"{phase}-t{depth}" for phase in ("write", "seq", "rand") for depth in (1, 16)]
-    calls = [PLAN.bench(turn, "host") for turn in TURNS.values()]
+    calls = [BENCH.bench(turn, "host") for turn in TURNS.values()]
     names = [call[call.index("--run-name") + 1] for call in calls]
-    assert names == [f"feedrate-host-{PLAN.nonce}-t{depth}" for _ in range(3) for depth in (1, 16)]
+    assert names == [f"feedrate-host-{BENCH.nonce}-t{depth}" for _ in range(3) for depth in (1, 16)]
     assert calls[0][-2:] == ["--max-objects", "3"]
 
 

@@ -7,31 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import SpecError, StorageError
-from emulator.plugins.baseline.fio import (
-    Setting,
-    checked,
-    fio_environment,
-    job_file,
-    layout_file,
-    parse,
-    percentile,
-    side,
-)
-from emulator.plugins.baseline.suites import SUITES, find_suite, tuned, turns
+from emulator.plugins.baseline.fio import Setting, checked, fio_environment, parse, percentile, side
+from emulator.plugins.baseline.suites import SUITES, find_suite, load_suite
 from emulator.units import parse_list
 
-SETTING = Setting(folder=Path("/mnt/a:b/c1"), file_bytes=2**20, seconds=1.5, ramp_seconds=0.2)
+SETTING = Setting(folders=(Path("/mnt/a:b/c1"),), file_bytes=2**20, seconds=1.5, ramp_seconds=0.2)
 
 
 @pytest.mark.parametrize("name", sorted(set(SUITES) - {"noisy-neighbour"}))
-def test_writes_come_before_reads_and_sequential_before_random(name):
-    planned = turns(SUITES[name], (1, 2))
-    order = [
-        (task.access.pattern == "random", task.access.read_share) for turn in planned for task in turn.tasks
-    ]
+def test_sequential_comes_before_random(name):
+    planned = find_suite(name).turns()
+    order = [job.pattern == "random" for turn in planned for job in turn.jobs]
     assert order == sorted(order)
     assert len({turn.name for turn in planned}) == len(planned)
-    assert {turn.clients for turn in planned} == {1, 2}
+
+
+def test_the_suites_are_those_of_the_briefs():
+    mixed = {job.access for turn in find_suite("weka2020").turns() for job in turn.jobs}
+    assert mixed == {
+        "128 KiB sequential read", "4 KiB random read", "4 KiB random write", "4 KiB random 70 % read",
+    }  # fmt: skip
+    assert (find_suite("weka2020").clones, find_suite("weka2023").clones) == (8, 32)
+    alone, readers, together = find_suite("noisy-neighbour").turns()
+    assert [job.depth for job in alone.jobs + readers.jobs] == [8, 8, 8, 1, 1, 1]
+    assert [job.beside for job in together.jobs] == ["readers"] * 3 + ["writers"] * 3
 
 
 def test_unknown_words_are_one_line():
@@ -39,7 +38,7 @@ def test_unknown_words_are_one_line():
         lambda: find_suite("five-corners"),
         lambda: parse_list("--depths", "1,x"),
         lambda: parse_list("--depths", "0"),
-        lambda: tuned(SUITES["noisy-neighbour"], (1,), None),
+        lambda: find_suite("noisy-neighbour", (1,)),
     ):
         with pytest.raises(SpecError) as error:
             wrong()
@@ -47,16 +46,23 @@ def test_unknown_words_are_one_line():
 
 
 def test_a_job_file_says_everything():
-    (turn,) = turns(tuned(SUITES["mixed"], (4,), 3), (1,))[3:4]
-    lines = job_file(SETTING, turn.tasks, seed=7).splitlines()
-    assert lines[0] == "[global]"
+    suite = find_suite("mixed", (4,), 3)
+    lines = SETTING.job_file(suite, ["random-70-read-4k"], depth=4, seed=7).splitlines()
+    assert lines[0] == "[global]" and "${" not in "".join(lines)
     assert set(lines) >= {
         "ioengine=libaio", "direct=1", "directory=/mnt/a\\:b/c1", "runtime=1500ms", "ramp_time=200ms",
-        "randseed=7", "rw=randrw", "rwmixread=70", "bs=4096", "iodepth=4", "numjobs=3",
+        "randseed=7", "rw=randrw", "rwmixread=70", "bs=4k", "iodepth=4", "numjobs=3",
         "filename_format=job$jobnum.dat", "allow_file_create=0", "size=1048576",
     }  # fmt: skip
-    layout = layout_file(SETTING, 3).splitlines()
-    assert "rw=write" in layout and "end_fsync=1" in layout and "time_based=1" not in layout
+
+
+def test_noisy_neighbours_are_spread_over_folders():
+    for count, expected in ((1, [0] * 6), (2, [0, 1] * 3), (6, [0, 1, 2, 3, 4, 5])):
+        setting = Setting(folders=tuple(Path(f"/n{n}") for n in range(count)), file_bytes=1, seconds=1.0)
+        suite = load_suite("noisy-neighbour")
+        text = setting.job_file(suite, [name for name in suite.sections if name != "global"])
+        lines = [line for line in text.splitlines() if line.startswith("directory=")][1:]
+        assert lines == [f"directory=/n{n}" for n in expected]
 
 
 def test_what_fio_says_when_it_fails_is_one_line():
@@ -73,7 +79,7 @@ def test_what_fio_says_when_it_fails_is_one_line():
 def test_the_percentile_is_that_of_the_sorted_requests(histogram, share):
     ordered = sorted(edge for edge, count in histogram.items() for _ in range(count))
     place = max(1, -(-share * len(ordered) // 1))
-    assert percentile([{str(k): n for k, n in histogram.items()}], share) == ordered[int(place) - 1]
+    assert percentile(histogram, share) == ordered[int(place) - 1]
 
 
 def test_clients_add_up():
@@ -89,7 +95,7 @@ def test_clients_add_up():
     assert found is not None
     assert (found.requests, found.iops, found.bytes_per_second) == (400, 40.0, 40 * 4096)
     assert found.latency_mean == pytest.approx(1.75e-3)
-    assert found.latency_p9999 == pytest.approx(9e-3)
+    assert (found.latency_p50, found.latency_p99, found.latency_p9999) == (2e-3, 2e-3, 9e-3)
     assert side([one(0, 0.0, 0.0, {})]) is None
 
 

@@ -24,7 +24,7 @@ from emulator.cli.main import command
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
 from emulator.errors import FeedrateError, SpecError, unexpected
-from emulator.plugins.baseline.fio import Setting, layout_file, run_fio
+from emulator.plugins.baseline.fio import Setting
 from emulator.plugins.baseline.rados import Cluster
 from emulator.plugins.page.page import page
 from emulator.record.out import read_result, write_result
@@ -55,12 +55,12 @@ def test_fio_writes_into_that_folder_or_is_not_started(name, tmp_path, monkeypat
     folder = tmp_path / "d" / name
     folder.mkdir(parents=True)
     try:
-        setting = Setting(folder=folder, file_bytes=2**20, direct=False, seconds=1)
+        setting = Setting(folders=(folder,), file_bytes=2**20, direct=False, seconds=1)
     except SpecError as error:
         assert "\n" not in str(error) and "\x1b" not in str(error)
         assert "fio cannot use" in str(error)
     else:
-        run_fio(layout_file(setting, 2))
+        setting.lay_out(2)
         assert files_below(folder) == {folder / "job0.dat", folder / "job1.dat"}
     assert files_below(tmp_path) == files_below(folder)
 

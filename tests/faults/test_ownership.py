@@ -20,7 +20,7 @@ from emulator.dataset.manifest import MANIFEST
 from emulator.dataset.owned import PLAN, Begun, look
 from emulator.dataset.seeds import prepare_seeds
 from emulator.errors import DatasetError, SpecError
-from emulator.plugins.baseline.fio import FioFiles
+from emulator.plugins.baseline.fio import FioFolder
 from emulator.plugins.checkpoint.files import Marker, WrittenFile, begin, clean, commit, remove
 from emulator.record.out import ResultFolder, read_result, remove_result
 from emulator.record.result import new_result
@@ -325,29 +325,26 @@ def test_checkpoints_that_were_cut_off_at_their_first_or_last_step_go(tmp_path: 
 
 
 def test_fio_takes_no_file_of_others(tmp_path: Path) -> None:
-    for name in ("job0.dat", "feedrate-files.json"):
-        theirs = put(tmp_path / "h" / name)
-        with pytest.raises(SpecError, match=name):
-            FioFiles(tmp_path / "h", 2, 100)
-        assert tree(tmp_path) == {"h": None, f"h/{name}": b"somebody's"}
-        theirs.unlink()
+    theirs = put(tmp_path / "h/job0.dat")
+    with pytest.raises(SpecError, match="job0.dat"):
+        FioFolder(tmp_path / "h")
+    assert tree(tmp_path) == {"h": None, "h/job0.dat": b"somebody's"}
+    theirs.unlink()
 
 
 def test_fio_s_files_of_a_killed_run_go_and_kept_ones_are_known(tmp_path: Path) -> None:
-    held = FioFiles(tmp_path / "f/h", 2, 100)
+    made = FioFolder(tmp_path / "f/h")
     with pytest.raises(SpecError, match=f"in use: process {os.getpid()}"):
-        FioFiles(tmp_path / "f/h", 2, 100)
-    for number in range(3):
-        put(tmp_path / f"f/h/job{number}.dat")
-    held.close(keep=True)
-    theirs = put(tmp_path / "f/h/job1.dat", "x" * 101)  # larger than it can be
-    with pytest.raises(SpecError, match="job1.dat"):
-        FioFiles(tmp_path / "f/h", 2, 100)
+        FioFolder(tmp_path / "f/h")
+    put(tmp_path / "f/h/job0.dat")
+    made.keep = True
+    made.close()
+    theirs = put(tmp_path / "f/h/notes.txt")
+    with pytest.raises(SpecError, match="notes.txt"):
+        FioFolder(tmp_path / "f/h")
+    assert tree(tmp_path) == {"f": None, "f/h": None, "f/h/notes.txt": b"somebody's"}
     theirs.unlink()
-    FioFiles(tmp_path / "f/h", 2, 100).close()
-    assert tree(tmp_path) == {"f": None, "f/h": None, "f/h/job2.dat": b"somebody's"}
-    put(tmp_path / "f/h/job2.dat").unlink()
-    FioFiles(tmp_path / "f/h", 1, 1).close()
+    FioFolder(tmp_path / "f/h").close()
     assert tree(tmp_path) == {}
 
 

@@ -8,15 +8,7 @@ from command import feedrate
 from synthetic_results import multi_host_sweep, plain_sweep, result
 
 from emulator.errors import SpecError, StorageError
-from emulator.plugins.baseline.report import (
-    against,
-    answer,
-    figures,
-    latency_figure,
-    setting,
-    tables,
-    training_figure,
-)
+from emulator.plugins.baseline.report import against, answer, figures, setting, tables, training_figure
 from emulator.plugins.page.page import page, report
 from emulator.record.out import write_result
 from emulator.record.result import Corner, RunResult, Side
@@ -29,7 +21,7 @@ FIGURES = {
     "training": lambda baseline: training_figure(plain_sweep(), baseline),
     "sequential": lambda baseline: figure_named("baseline-sequential", baseline),
     "random": lambda baseline: figure_named("baseline-random", baseline),
-    "latency": latency_figure,
+    "latency": lambda baseline: figure_named("baseline-latency", baseline),
 }
 
 

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from emulator import live
 from emulator.cli import options
 from emulator.errors import SpecError
-from emulator.plugins.baseline.clients import Plan, measure, planned
-from emulator.plugins.baseline.fio_plan import fio_plan
-from emulator.plugins.baseline.rados import rados_plan
-from emulator.run.comm import Comm
+from emulator.plugins.baseline.fio_suite import fio_suite
+from emulator.plugins.baseline.measure import Tool, measure
+from emulator.plugins.baseline.rados import rados_bench
+from emulator.plugins.baseline.suites import SUITES
+from emulator.run.comm import Comm, agreed
 from emulator.run.world import world
 from emulator.units import parse_bytes, parse_list, parse_seconds
 
-Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder on the storage, or the word rados for a Ceph pool.")
+Folders = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR...",
+        help="Folder on the storage, several to spread files over them, or the word rados for a Ceph pool.",
+    ),
 ]
-SuiteName = Annotated[
-    str, typer.Option("--suite", help="four-corners, mixed, sequential, weka2023 or noisy-neighbour.")
-]
+SuiteName = Annotated[str, typer.Option("--suite", help=", ".join(SUITES))]
 Quick = Annotated[bool, typer.Option("--quick", help="Small files and few depths, for one minute.")]
 Depths = Annotated[str | None, typer.Option(help="Queue depths, such as 1,8,32.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="fio jobs per client.")]
-ClientCounts = Annotated[
-    str | None, typer.Option(help="Client counts to sweep, such as 1,2,4; default all clients.")
-]
-PerHost = Annotated[int, typer.Option(min=1, help="Clients per host, if it has as many ranks.")]
 Size = Annotated[str | None, typer.Option(help="Size of a job's file; default 1GiB.")]
 Runtime = Annotated[str | None, typer.Option(help="Measured time of one test; default 30s.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave fio's files in DIR, or the pool's objects.")]
@@ -39,13 +38,11 @@ CephUser = Annotated[str, typer.Option("--ceph-user", help="With rados: client.N
 
 
 def baseline(
-    folder: Folder,
+    folders: Folders,
     suite: SuiteName = "four-corners",
     quick: Quick = False,
     depths: Depths = None,
     jobs: Jobs = None,
-    clients: ClientCounts = None,
-    per_host: PerHost = 1,
     size: Size = None,
     runtime: Runtime = None,
     keep: Keep = False,
@@ -57,67 +54,52 @@ def baseline(
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
-    """Measure the storage's own limits with fio: IOPS, GB/s and latency over queue depths, one fio per host.
+    """Measure the storage's own limits with fio: IOPS, GB/s and latency over queue depths.
 
-    `feedrate baseline rados --pool P --ceph-conf F` runs rados bench on a pool instead.
+    Under mpirun or srun each rank runs a fio of its own. `feedrate baseline rados --pool P --ceph-conf F`
+    runs rados bench on a pool instead.
 
     \b
     Examples:
       feedrate baseline /mnt/ai --quick
       feedrate baseline rados --pool ai --ceph-conf /etc/ceph/ceph.conf
     """
-    queue_depths = parse_list("--depths", depths) if depths else ()
-    seconds = None if runtime is None else parse_seconds(runtime)
-    if pool is None and folder != Path("rados"):
-        plan: Plan = fio_plan(
-            folder,
-            out or options.default_out(suite),
-            suite=suite,
-            quick=quick,
-            depths=queue_depths,
-            jobs=jobs,
-            counts=parse_list("--clients", clients) if clients else (),
-            file_bytes=None if size is None else parse_bytes(size),
-            seconds=seconds,
-            per_host=per_host,
-            keep=keep,
-            command=options.command_line(),
-            label=label,
-        )
+    common: dict[str, Any] = {
+        "quick": quick,
+        "depths": parse_list("--depths", depths) if depths else (),
+        "seconds": None if runtime is None else parse_seconds(runtime),
+        "keep": keep,
+        "command": options.command_line(),
+        "label": label,
+    }
+    most = None if size is None else parse_bytes(size)
+    tool: Tool
+    if pool is None and folders != [Path("rados")]:
+        out = out or options.default_out(suite)
+        tool = fio_suite(folders, out, suite=suite, jobs=jobs, file_bytes=most, **common)
     else:
-        plan = rados_plan(
-            _pool(folder, pool),
-            out or options.default_out("rados"),
-            conf=ceph_conf,
-            user=ceph_user,
-            quick=quick,
-            depths=queue_depths,
-            seconds=seconds,
-            most_bytes=None if size is None else parse_bytes(size),
-            per_host=per_host,
-            keep=keep,
-            command=options.command_line(),
-            label=label,
-        )
+        out = out or options.default_out("rados")
+        named = _pool(folders, pool)
+        tool = rados_bench(named, out, conf=ceph_conf, user=ceph_user, most_bytes=most, **common)
     comm = world()
     if dry_run:
-        _show_plan(plan, comm)
-    elif (result := measure(plan, comm, force=force)) is not None:
-        options.show_result(result, plan.out)
+        _show_plan(tool, comm)
+    elif (result := measure(tool, comm, force=force)) is not None:
+        options.show_result(result, tool.out)
 
 
-def _pool(folder: Path, pool: str | None) -> str:
+def _pool(folders: list[Path], pool: str | None) -> str:
     """Return the pool that rados bench measures. Raises SpecError."""
     if pool is None:
         raise SpecError("baseline rados needs a pool", "add --pool POOL; for a folder write ./rados")
-    if folder != Path("rados"):
+    if folders != [Path("rados")]:
         raise SpecError("--pool is for rados bench", f"use feedrate baseline rados --pool {pool}")
     return pool
 
 
-def _show_plan(plan: Plan, comm: Comm) -> None:
-    clients, lines = planned(plan, comm)
+def _show_plan(tool: Tool, comm: Comm) -> None:
+    lines = agreed(comm, lambda: [] if comm.rank else list(tool.lines(comm.size)))
     if comm.rank == 0 and live.for_programs():
-        live.answer({"clients": clients, "plan": lines})
+        live.answer({"clients": comm.size, "plan": lines})
     for line in lines:
         typer.echo(line)

@@ -1,4 +1,4 @@
-"""Write fio's job files, run fio, and read its JSON."""
+"""Run fio on job files, and read its JSON."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from emulator.errors import MissingError, SpecError, StorageError, storage_errors
-from emulator.files import Lock, write_whole
+from emulator.files import Closing, Lock
 from emulator.launch.child import ChildProcess
-from emulator.plugins.baseline.suites import MIB, Access, Task
+from emulator.plugins.baseline.suites import Suite, load_suite
 from emulator.record.result import Side
 
-ENGINE = "libaio"
-FILE_NAME = "job{}.dat"
-_FILE = re.compile(r"job(0|[1-9]\d{0,8})\.dat")
-_JOURNAL = "feedrate-files.json"
-"""Journal with the files of the folder that are fio's."""
-_LOCK = ".feedrate-lock"
 GRACE_SECONDS = 120.0
 """Seconds that fio may take in addition to the measured time."""
 TOO_OLD = "fio 3.33 or newer is needed"
@@ -35,12 +27,12 @@ TOO_OLD = "fio 3.33 or newer is needed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The global section of a job file."""
+    """The files of a client, and the time of a run."""
 
-    folder: Path
-    """Folder with the files of this client."""
+    folders: tuple[Path, ...]
+    """Folders over which the files are spread in turn."""
     file_bytes: int
-    """Bytes of a job's file."""
+    """Bytes of a file."""
     direct: bool = True
     seconds: float
     """Measured time in seconds."""
@@ -49,16 +41,44 @@ class Setting:
 
     def __post_init__(self) -> None:
         """Raise SpecError for a folder that fio would misread."""
-        _directory(self)
+        for folder in self.folders:
+            _escaped(folder)
+
+    def job_file(
+        self, suite: Suite, names: Sequence[str], *, depth: int = 1, seed: int = 1, unlink: bool = False
+    ) -> str:
+        """Return a job file with the sections `names` of a suite, which removes its files with `unlink`.
+
+        Another `seed` gives other offsets, so that caches do not serve a run from the data of an earlier one.
+        """
+        folders = [_escaped(folder) for folder in self.folders]
+        places = {f"DIRECTORY{file}": folders[file % len(folders)] for file in range(suite.files)}
+        values = {
+            **places,
+            "DIRECTORY": ":".join(folders),
+            "SIZE": self.file_bytes,
+            "DIRECT": int(self.direct),
+            "RUNTIME": f"{round(self.seconds * 1000)}ms",
+            "RAMP": f"{round(self.ramp_seconds * 1000)}ms",
+            "JOBS": suite.clones,
+            "DEPTH": depth,
+            "SEED": seed,
+            "UNLINK": int(unlink),
+        }
+        return suite.text(names, values)
+
+    def lay_out(self, files: int) -> None:
+        """Write all files once. Raises MissingError, StorageError."""
+        parse(run_fio(self.job_file(load_suite("layout", clones=files), ["layout"])))
 
 
-def _directory(setting: Setting) -> str:
+def _escaped(folder: Path) -> str:
     """Return the folder as the value of an option in a job file. Raises SpecError.
 
     fio cuts a value at ";" and "#", a line break begins another option (exec_prerun runs a command), and "$"
     expands variables and keywords; none of them can be escaped. A colon separates folders and can be escaped.
     """
-    text = str(setting.folder.resolve())
+    text = str(folder.resolve())
     try:
         text.encode()
         wrong = re.search(r"[\x00-\x1f\x7f;#$]|\s$", text)
@@ -70,120 +90,44 @@ def _directory(setting: Setting) -> str:
     return text.replace(":", "\\:")
 
 
-def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool = False) -> str:
-    """Return a job file that runs `tasks` at once on existing files, and removes them with `unlink`.
+class FioFolder(Closing):
+    """A folder for files of fio, which is locked until it is closed.
 
-    Another `seed` gives other offsets, so that caches do not serve a run from the data of an earlier one.
-    """
-    timed = [
-        "time_based=1",
-        f"runtime={round(setting.seconds * 1000)}ms",
-        f"ramp_time={round(setting.ramp_seconds * 1000)}ms",
-        "norandommap=1",
-        f"randseed={seed}",
-        "allow_file_create=0",
-        "lat_percentiles=1",
-        "clat_percentiles=0",
-        "percentile_list=50:90:99:99.9:99.99",
-        *(["unlink=1"] if unlink else []),
-    ]
-    sections = [line for task in tasks for line in _section(task)]
-    return "\n".join([*_global(setting), *timed, *sections]) + "\n"
-
-
-def layout_file(setting: Setting, files: int) -> str:
-    """Return a job file that writes all files once, sequentially, with incompressible data."""
-    write = Task(access=Access(pattern="sequential", block_bytes=MIB, read_share=0.0), depth=4, jobs=files)
-    return "\n".join([*_global(setting), "refill_buffers=1", "end_fsync=1", *_section(write)]) + "\n"
-
-
-def _global(setting: Setting) -> list[str]:
-    return [
-        "[global]",
-        f"ioengine={ENGINE}",
-        f"direct={int(setting.direct)}",
-        "thread=1",
-        "iomem_align=2m",  # for huge pages
-        f"directory={_directory(setting)}",
-        f"size={setting.file_bytes}",
-        "group_reporting=1",
-    ]
-
-
-def _section(task: Task) -> list[str]:
-    access = task.access
-    mixed = 0 < access.read_share < 1
-    action = "rw" if mixed else ("read" if access.read_share else "write")
-    name = FILE_NAME.format(task.first_file)
-    return [
-        f"[{access.slug}-qd{task.depth}]",
-        "new_group",  # report this section as a separate group
-        f"rw={'rand' if access.pattern == 'random' else ''}{action}",
-        *([f"rwmixread={access.read_share * 100:.0f}"] if mixed else []),
-        f"bs={access.block_bytes}",
-        f"iodepth={task.depth}",
-        f"numjobs={task.jobs}",
-        f"filename_format={FILE_NAME.format('$jobnum')}" if task.jobs > 1 else f"filename={name}",
-        *([f"rate={max(1, round(task.rate / task.jobs))}"] if task.rate else []),
-    ]
-
-
-class FioFiles:
-    """The files that fio reads and writes in a client's folder, which stays locked meanwhile.
-
-    A journal in the folder lists the files that fio was given, and their largest size. Those that a killed
-    run left are removed; any other file with such a name is refused.
+    The files of a killed run, and those of --keep, are removed when the folder is taken again. Its lock file
+    names who made them; without one they are refused.
     """
 
-    def __init__(self, folder: Path, number: int, file_bytes: int) -> None:
-        """Prepare the folder for job0.dat and so on, each of at most `file_bytes`.
-
-        Raises SpecError if it is in use or has such files already, StorageError.
-        """
+    def __init__(self, folder: Path) -> None:
+        """Take the folder, and make it in its parent. Raises SpecError, StorageError."""
+        self.keep = False
         self._folder = folder
         with storage_errors("cannot create the folder"):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
             try:
-                self._lock = Lock(folder / _LOCK)
+                self._lock = Lock(folder / ".feedrate-lock")
             except BlockingIOError as error:
                 raise SpecError(f"{folder} is in use: {error.strerror}", "wait for it") from None
-        try:
-            with storage_errors("cannot remove the files of an earlier run"):
+            if self._lock.before is not None:
                 self._remove()
-            taken = [name for name in map(FILE_NAME.format, range(number)) if os.path.lexists(folder / name)]
-            if taken or os.path.lexists(folder / _JOURNAL):
-                raise SpecError(
-                    f"{folder} has files that feedrate did not make: {', '.join(taken[:5]) or _JOURNAL}",
-                    "move them away",
-                )
-            journal = {"feedrate": "files of fio", "files": number, "bytes": file_bytes}
-            write_whole(folder / _JOURNAL, json.dumps(journal) + "\n")
-        except BaseException:
+            theirs = [path.name for path in folder.iterdir() if path != self._lock.path]
+        if theirs:
             self._leave()
-            raise
+            names = ", ".join(sorted(theirs)[:5])
+            raise SpecError(f"{folder} has files that feedrate did not make: {names}", "move them away")
 
     def _remove(self) -> None:
-        """Remove the files of the journal, and then the journal. Raises OSError."""
-        journal = self._folder / _JOURNAL
-        try:
-            table: Any = json.loads(journal.read_bytes()) if not journal.is_symlink() else None
-            files, most = table["files"], table["bytes"]
-            if table["feedrate"] != "files of fio" or type(files) is not int or type(most) is not int:
-                return
-        except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError, KeyError, TypeError):
-            return
-        for path in list(self._folder.iterdir()):
-            match = _FILE.fullmatch(path.name)
-            plain = path.is_file() and not path.is_symlink()
-            if match and int(match[1]) < files and plain and path.stat().st_size <= most:
-                path.unlink(missing_ok=True)
-        journal.unlink(missing_ok=True)
+        for path in self._folder.glob("job*.dat"):
+            if re.fullmatch(r"job\d+\.dat", path.name) and path.is_file() and not path.is_symlink():
+                path.unlink()
 
-    def close(self, *, keep: bool = False) -> None:
-        """Remove the files, unless `keep`, and unlock the folder. Never raises."""
+    def close(self) -> None:
+        """Remove the files, unless they are to be kept, and unlock the folder. Never raises."""
+        if self.keep:
+            del self._lock  # without a release it goes on naming this process, as if it had been killed
+            return
         with suppress(OSError):  # the storage has failed, which has been reported
-            if not keep:
-                self._remove()
+            self._remove()
         self._leave()
 
     def _leave(self) -> None:
@@ -264,7 +208,7 @@ def parse(text: str) -> list[Mapping[str, Any]]:
 def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
     """Combine the `read` or the `write` parts of one group on several clients; None without requests.
 
-    Rates are summed; the mean latency is over all requests; the percentile is that of the merged histograms.
+    Rates are summed; the mean latency is over all requests; percentiles are those of the merged histograms.
     Raises StorageError.
     """
     try:
@@ -272,22 +216,29 @@ def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
         if not active:
             return None
         count = sum(part["lat_ns"]["N"] for part in active)
+        merged: Counter[int] = Counter()
+        for part in active:
+            merged.update({int(edge): number for edge, number in part["lat_ns"]["bins"].items()})
         return Side(
             requests=sum(part["total_ios"] for part in active),
             iops=sum(part["iops"] for part in active),
             bytes_per_second=float(sum(part["bw_bytes"] for part in active)),
             latency_mean=sum(part["lat_ns"]["N"] * part["lat_ns"]["mean"] for part in active) / count / 1e9,
-            latency_p9999=percentile([part["lat_ns"]["bins"] for part in active], 0.9999) / 1e9,
+            latency_p50=percentile(merged, 0.5) / 1e9,
+            latency_p90=percentile(merged, 0.9) / 1e9,
+            latency_p99=percentile(merged, 0.99) / 1e9,
+            latency_p999=percentile(merged, 0.999) / 1e9,
+            latency_p9999=percentile(merged, 0.9999) / 1e9,
         )
     except (KeyError, TypeError) as error:
         raise StorageError(f"fio's JSON lacks {error}", TOO_OLD) from None
 
 
-def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
+def percentile(histogram: Mapping[int, int], share: float) -> int:
     """Return the upper edge of the bin in which `share` of all counts is reached, as fio does."""
-    merged: Counter[int] = Counter()
-    for histogram in histograms:
-        merged.update({int(edge): count for edge, count in histogram.items()})
-    edges = sorted(merged)
-    reached = np.cumsum([merged[edge] for edge in edges])
-    return float(edges[np.searchsorted(reached, share * reached[-1])]) if edges else 0.0
+    wanted, reached = share * sum(histogram.values()), 0
+    for edge in sorted(histogram):
+        reached += histogram[edge]
+        if reached >= wanted:
+            return edge
+    return 0

@@ -1,4 +1,4 @@
-"""A plan of `rados bench`: write, read sequentially, read at random. Ceph (ceph-common) provides it."""
+"""rados bench as a tool: write, read sequentially, read at random. Ceph (ceph-common) provides it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,22 @@ from typing import Any, ClassVar, Literal
 from emulator import live
 from emulator.errors import FeedrateError, MissingError, SpecError, StorageError
 from emulator.launch.child import ChildProcess
-from emulator.plugins.baseline.clients import Plan, Sides
 from emulator.plugins.baseline.fio import GRACE_SECONDS
-from emulator.plugins.baseline.suites import FULL, QUICK, Access, Task, Turn
+from emulator.plugins.baseline.measure import Sides, Tool
+from emulator.plugins.baseline.suites import Job, PatternKind, Turn
 from emulator.record.result import Side
-from emulator.units import show_bytes, show_seconds
+from emulator.units import counted, show_bytes, show_seconds
 
 OBJECT_BYTES = 4 << 20
 """Bytes of an object, and of a request."""
 CONNECT_SECONDS = 15
 """Time limit in seconds for a cluster to answer."""
-_TOO_OLD = "Ceph 14 or newer is needed"
-
-PHASES = {
-    "write": Access(pattern="sequential", block_bytes=OBJECT_BYTES, read_share=0.0),
-    "seq": Access(pattern="sequential", block_bytes=OBJECT_BYTES, read_share=1.0),
-    "rand": Access(pattern="random", block_bytes=OBJECT_BYTES, read_share=1.0),
+PHASES: dict[str, tuple[PatternKind, float]] = {
+    "write": ("sequential", 0.0),
+    "seq": ("sequential", 1.0),
+    "rand": ("random", 1.0),
 }
-"""Access patterns of the phases of rados bench. The read phases need the objects of the write phase."""
-QUICK_BYTES = 256 * 2**20
-"""Bytes that a client writes with --quick."""
-RADOS_DEPTHS = (16,)
-"""Default numbers of requests in flight, as in rados bench."""
+"""Pattern and share of reads of its phases. The read phases need the objects of the write phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +93,9 @@ def side_of(printed: Sequence[str], word: Literal["read", "write"]) -> Side | No
         slowest = max(float(run["max_latency"]) for run in runs)
         sizes = [int(run[f"{word}_size"]) for run in runs]
     except (KeyError, ValueError, TypeError) as error:
-        raise StorageError(f"the JSON of rados bench cannot be read ({error})", _TOO_OLD) from None
+        raise StorageError(
+            f"the JSON of rados bench cannot be read ({error})", "Ceph 14 or newer is needed"
+        ) from None
     if not sum(counts):
         return None
     rates = [count / time if time > 0 else 0.0 for count, time in zip(counts, seconds, strict=True)]
@@ -113,15 +109,15 @@ def side_of(printed: Sequence[str], word: Literal["read", "write"]) -> Side | No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RadosPlan(Plan):
+class RadosBench(Tool):
     """rados bench on a pool, where every client has its own objects."""
 
-    tool: ClassVar[str] = "rados bench"
+    name: ClassVar[str] = "rados bench"
     folder: ClassVar[str] = "rados"
     suffix: ClassVar[str] = "command"
 
     cluster: Cluster
-    depths: tuple[int, ...] = RADOS_DEPTHS
+    depths: tuple[int, ...]
     seconds: float
     """Measured time of a phase, at least 1 s; a seq phase ends when it has read every object."""
     most_bytes: int = 0
@@ -130,25 +126,24 @@ class RadosPlan(Plan):
     """Part of objects' names, so that objects of another run are never overwritten or removed."""
 
     @property
-    def turn_seconds(self) -> float:
-        return self.seconds
-
-    def turns(self, clients: int) -> tuple[Turn, ...]:
-        """Return every phase at every depth; all depths write before any of them reads."""
+    def turns(self) -> tuple[Turn, ...]:
         return tuple(
-            Turn(name=f"{phase}-t{depth}", tasks=(Task(access=access, depth=depth, jobs=1),), clients=clients)
-            for phase, access in PHASES.items()
+            Turn(name=f"{phase}-t{depth}", jobs=(_job(phase, depth),), depth=depth)
+            for phase in PHASES
             for depth in self.depths
         )
 
-    def lines(self, clients: int) -> Iterator[str]:
-        planned = self.turns(clients)
-        least = show_seconds(len(planned) * self.seconds)
-        yield f"rados bench: pool {self.cluster.pool}, at least {least}"
-        yield from ("  " + shlex.join(self.bench(turn, "HOST")) for turn in planned)
+    @property
+    def turn_seconds(self) -> float:
+        return self.seconds
 
-    def checked(self, clients: int) -> RadosPlan:
-        if self.most_bytes and self.most_bytes < OBJECT_BYTES:
+    def lines(self, clients: int) -> Iterator[str]:
+        least = show_seconds(len(self.turns) * self.seconds)
+        yield f"rados bench: pool {self.cluster.pool}, {counted(clients, 'client')}, at least {least}"
+        yield from ("  " + shlex.join(self.bench(turn, "HOST")) for turn in self.turns)
+
+    def checked(self, clients: int) -> RadosBench:
+        if 0 < self.most_bytes < OBJECT_BYTES:
             raise SpecError(
                 f"--size {self.most_bytes} is less than one object", f"use {show_bytes(OBJECT_BYTES)}"
             )
@@ -174,7 +169,6 @@ class RadosPlan(Plan):
                 "jobs": 1,
                 "file_bytes": self.most_bytes,
                 "seconds": self.seconds,
-                "ramp_seconds": 0.0,
                 "engine": "librados",
             },
             "dataset": {"path": f"rados://{self.cluster.pool}"},
@@ -188,18 +182,17 @@ class RadosPlan(Plan):
 
     def bench(self, turn: Turn, client: str) -> list[str]:
         """Return the command line of rados for a turn. Raises MissingError."""
-        (task,) = turn.tasks
-        (phase,) = (phase for phase, access in PHASES.items() if access == task.access)
-        words = ["--pool", self.cluster.pool, "bench", f"{round(self.seconds)}", phase]
-        words += ["-t", str(task.depth), "--run-name", self._run_name(client, task.depth)]
+        (job,) = turn.jobs
+        words = ["--pool", self.cluster.pool, "bench", f"{round(self.seconds)}", job.name]
+        words += ["-t", str(turn.depth), "--run-name", self._run_name(client, turn.depth)]
         words += ["--format", "json"]
-        if phase == "write":
+        if job.name == "write":
             objects = -(-self.most_bytes // OBJECT_BYTES)
             words += ["-b", str(OBJECT_BYTES), "--no-cleanup"]
             words += ["--max-objects", str(objects)] if objects else []
         return self.cluster.command(*words)
 
-    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack) -> None:
+    def prepare(self, client: str, stack: ExitStack) -> None:
         if not self.keep:
             stack.callback(self._clean_up, client)
 
@@ -220,12 +213,17 @@ class RadosPlan(Plan):
         return shlex.join(command) + "\n", out[max(0, out.find("{")) :]
 
     def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
-        if turn.tasks[0].access.read_share:
+        if turn.jobs[0].read_share:
             return [(side_of(printed, "read"), None)]
         return [(None, side_of(printed, "write"))]
 
 
-def rados_plan(
+def _job(phase: str, depth: int) -> Job:
+    pattern, share = PHASES[phase]
+    return Job(name=phase, pattern=pattern, block_bytes=OBJECT_BYTES, read_share=share, depth=depth)
+
+
+def rados_bench(
     pool: str,
     out: Path,
     *,
@@ -235,19 +233,16 @@ def rados_plan(
     depths: Sequence[int] = (),
     seconds: float | None = None,
     most_bytes: int | None = None,
-    per_host: int = 1,
     keep: bool = False,
     command: Sequence[str] = (),
     label: str = "",
-) -> RadosPlan:
-    """Return a plan of rados bench on `pool`; None or empty for defaults. Raises SpecError."""
-    effort = QUICK if quick else FULL
-    return RadosPlan(
+) -> RadosBench:
+    """Return rados bench on `pool`; None or empty for defaults. Raises SpecError."""
+    return RadosBench(
         cluster=Cluster(pool=pool, conf=conf, user=user),
-        depths=tuple(depths) or RADOS_DEPTHS,
-        seconds=max(1.0, effort.seconds if seconds is None else seconds),
-        most_bytes=(QUICK_BYTES if quick else 0) if most_bytes is None else most_bytes,
-        per_host=per_host,
+        depths=tuple(depths) or (16,),  # that of rados bench
+        seconds=max(1.0, seconds or (2.0 if quick else 30.0)),
+        most_bytes=most_bytes or (2**28 if quick else 0),
         keep=keep,
         out=out,
         command=tuple(command),

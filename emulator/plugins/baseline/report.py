@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
-from emulator.plugins.baseline.suites import Access
+from emulator.plugins.baseline.suites import access_name
 from emulator.record.result import Corner, RunResult, Side
 from emulator.report import figure as fig
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
@@ -34,7 +34,7 @@ def bytes_per_second(corner: Corner) -> float:
 
 def access_of(corner: Corner) -> str:
     """Return the access pattern's name, such as `4 KiB random 70 % read`."""
-    return Access(pattern=corner.pattern, block_bytes=corner.block_bytes, read_share=corner.read_share).name
+    return access_name(corner.pattern, corner.block_bytes, corner.read_share)
 
 
 def by_access(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
@@ -104,7 +104,7 @@ def setting(result: RunResult) -> str:
             place,
             f"{result.environment.get('fio', 'fio')}, {result.workload.get('engine', '')}",
             "O_DIRECT" if result.storage.get("direct") else "through the page cache",
-            f"{clients} x {result.workload.get('jobs', 1)} jobs",
+            f"{clients} x {counted(result.workload.get('jobs', 1), 'job')}",
         ]
     )
 
@@ -122,17 +122,18 @@ def answer(result: RunResult) -> str:
 
 
 def _where(corner: Corner) -> str:
-    jobs = f"queue depth {corner.depth}, {corner.jobs} jobs"
-    return f"{access_of(corner)}, {jobs}, {counted(corner.clients, 'client')}"
+    jobs, clients = counted(corner.jobs, "job"), counted(corner.clients, "client")
+    return f"{access_of(corner)}, queue depth {corner.depth}, {jobs}, {clients}"
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
     """Return the tables: maximum of each workload, every depth, noisy neighbours."""
     every = [corner for corners in by_access(result.baseline).values() for corner in corners]
+    most = list(maxima(result.baseline).values())
     slowest = "" if result.loader == "fio" else "; 99.99 %: the slowest request"
     candidates = [
-        _corners("Maximum of each workload", list(maxima(result.baseline).values())),
-        _corners(f"Every queue depth{slowest}", every),
+        _corners(f"Maximum of each workload{slowest}", most),
+        _corners(f"Every queue depth{slowest}", every if len(every) > len(most) else ()),
         *(
             _neighbours(result, count, read)
             for count in client_counts_with_neighbours(result)
@@ -144,18 +145,21 @@ def tables(result: RunResult) -> tuple[Table, ...]:
 
 def _corners(caption: str, corners: Sequence[Corner]) -> Table:
     """Return a table with a row for each corner. Mixed patterns have the latencies of reads / writes."""
-
-    def latencies(values: list[float]) -> Cell:
-        return values[0] if len(values) == 1 else " / ".join(map(show_seconds, values)) or None
-
+    latencies = {
+        Column("mean", show_seconds, unit="s", room=30): attrgetter("latency_mean"),
+        Column("50 %", show_seconds, unit="s", room=62): attrgetter("latency_p50"),
+        Column("90 %", show_seconds, unit="s", room=63): attrgetter("latency_p90"),
+        Column("99 %", show_seconds, unit="s", room=40): attrgetter("latency_p99"),
+        Column("99.9 %", show_seconds, unit="s", room=61): attrgetter("latency_p999"),
+        Column("99.99 %", show_seconds, unit="s"): attrgetter("latency_p9999"),
+    }
     columns = (
         Column("workload", align="left"),
         Column("depth"),
         Column("clients", room=64),
         Column("k IOPS"),
         Column("GB/s", three_digits),
-        Column("mean", show_seconds, unit="s", room=30),
-        Column("99.99 %", show_seconds, unit="s"),
+        *latencies,
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -164,12 +168,17 @@ def _corners(caption: str, corners: Sequence[Corner]) -> Table:
             corner.clients,
             iops(corner) / 1e3,
             bytes_per_second(corner) / 1e9,
-            latencies([side.latency_mean for side in sides(corner)]),
-            latencies([side.latency_p9999 for side in sides(corner)]),
+            *(_both([get(side) for side in sides(corner)]) for get in latencies.values()),
         )
         for corner in corners
     ]
     return Table(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def _both(seconds: list[float | None]) -> Cell:
+    """Return the only latency as a figure, those of reads and writes as text, None if there is none."""
+    known = [value for value in seconds if value is not None]
+    return " / ".join(map(show_seconds, known)) or None if len(known) != 1 else known[0]
 
 
 def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
@@ -247,25 +256,15 @@ def against(training: RunResult, baseline: RunResult) -> Table:
 def figures(result: RunResult) -> tuple[fig.Figure, ...]:
     """Return the measured figures of throughput and latency against queue depth."""
     made = (
-        _over_depths(
-            result,
-            "sequential",
-            "Sequential access",
-            "All clients together, at the largest number of clients.",
-            bytes_per_second,
-            show_rate,
-        ),
-        _over_depths(
-            result,
-            "random",
-            "Random access, requests per second",
-            "Reads and writes of all clients together, at the largest number of clients.",
-            iops,
-            _show_iops,
-        ),
-        latency_figure(result),
+        _over_depths(result, "sequential", "Sequential access", bytes_per_second, show_rate),
+        _over_depths(result, "random", "Random access, requests per second", iops, _show_iops),
+        _over_depths(result, "", "Latency: 99.99 % of the requests completed", _slowest, show_seconds),
     )
     return tuple(figure for figure in made if figure is not None)
+
+
+def _slowest(corner: Corner) -> float:
+    return max((side.latency_p9999 for side in sides(corner)), default=0.0)
 
 
 def _show_iops(value: float) -> str:
@@ -273,82 +272,43 @@ def _show_iops(value: float) -> str:
     return f"{value / size:g}{letter}"
 
 
-def _at_most_clients(result: RunResult, *patterns: str) -> dict[str, tuple[Corner, ...]]:
-    """Return the corners of these patterns at the largest number of clients, by name of the access."""
-    accesses = by_access(result.baseline)
-    return {
-        name: tuple(corner for corner in corners if corner.clients == corners[-1].clients)
-        for pattern in patterns
-        for name, corners in accesses.items()
-        if corners[0].pattern == pattern
-    }
-
-
-def _depth_axis(lines: dict[str, tuple[Corner, ...]]) -> fig.Axis:
-    depths = sorted({float(corner.depth) for corners in lines.values() for corner in corners})
-    return fig.Axis(
-        title="queue depth of a job",
-        kind="log",
-        low=depths[0] * 0.9,
-        high=depths[-1] * 1.1,
-        ticks=tuple(depths),
-        whole=True,
-    )
-
-
 def _over_depths(
     result: RunResult,
     pattern: str,
     title: str,
-    caption: str,
     value: Callable[[Corner], float],
     show: Callable[[float], str],
 ) -> fig.Figure | None:
-    """Return a figure of `value` against queue depth; None without measurements."""
-    lines = _at_most_clients(result, pattern)
-    top = max((value(corner) for corners in lines.values() for corner in corners), default=0.0)
-    if top <= 0:
+    """Return a figure of `value` against queue depth; None without measurements.
+
+    `pattern` chooses the accesses; all of them, on a log axis, if it is empty.
+    """
+    lines = {
+        name: [corner for corner in corners if corner.clients == corners[-1].clients and value(corner) > 0]
+        for name, corners in by_access(result.baseline).items()
+        if pattern in ("", corners[0].pattern)
+    }
+    values = [value(corner) for corners in lines.values() for corner in corners]
+    if not values:
         return None
+    depths = sorted({float(corner.depth) for corners in lines.values() for corner in corners})
+    low, high = depths[0] * 0.9, depths[-1] * 1.1
     marks: list[fig.Mark] = []
     for place, corners in enumerate(lines.values()):
-        marks += fig.through([fig.Dot(c.depth, value(c)) for c in corners], fig.series_colour(place), area=18)
+        dots = [fig.Dot(corner.depth, value(corner)) for corner in corners]
+        marks += fig.through(dots, fig.series_colour(place), area=18)
     return fig.Figure(
-        name=f"baseline-{pattern}",
+        name=f"baseline-{pattern or 'latency'}",
         title=title,
-        caption=caption,
-        x=_depth_axis(lines),
-        y=fig.rate_axis(top * 1.15, show),
+        caption="All clients together. Mixes: reads and writes together; the slower of their latencies.",
+        x=fig.Axis(
+            title="queue depth of a job", kind="log", low=low, high=high, ticks=tuple(depths), whole=True
+        ),
+        y=fig.rate_axis(max(values) * 1.15, show)
+        if pattern
+        else fig.log_axis(min(values) / 1.6, max(values) * 1.6, show),
         marks=tuple(marks),
         legend=tuple(fig.Key(name, fig.series_colour(place)) for place, name in enumerate(lines)),
-        qualified=marks_line(result),
-    )
-
-
-def latency_figure(result: RunResult) -> fig.Figure | None:
-    """Return a figure of mean and 99.99 % latency against queue depth."""
-    lines = _at_most_clients(result, "sequential", "random")
-    lines = {name: corners for name, corners in lines.items() if all(map(sides, corners))}
-    if not lines:
-        return None
-    marks: list[fig.Mark] = []
-    for place, corners in enumerate(lines.values()):
-        mean = [fig.Dot(c.depth, max(side.latency_mean for side in sides(c))) for c in corners]
-        tail = tuple((float(c.depth), max(side.latency_p9999 for side in sides(c))) for c in corners)
-        colour = fig.series_colour(place)
-        marks += (*fig.through(mean, colour, area=18), fig.Line(points=tail, colour=colour, dashed=True))
-    every = [side for corner in chain(*lines.values()) for side in sides(corner)]
-    low = min(min(side.latency_mean, side.latency_p9999) for side in every)
-    high = max(max(side.latency_mean, side.latency_p9999) for side in every)
-    keys = [fig.Key(name, fig.series_colour(place)) for place, name in enumerate(lines)]
-    return fig.Figure(
-        name="baseline-latency",
-        title="Latency of requests",
-        caption="Solid: mean. Dashed: 99.99 % of the requests completed within this time. Mixes: the slower "
-        "of reads and writes.",
-        x=_depth_axis(lines),
-        y=fig.log_axis(low / 1.6, high * 1.6, show_seconds),
-        marks=tuple(marks),
-        legend=(*keys, fig.Key("99.99 %", fig.SOFT, "dash")),
         qualified=marks_line(result),
     )
 

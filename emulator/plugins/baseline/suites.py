@@ -1,203 +1,153 @@
-"""Suites: access patterns, queue depths and their order.
+"""Suites: fio's job files in suites/, each with its title, its default queue depths and jobs in its head.
 
-Sources: the two WekaFS briefs (2020: 9 clients x 8 jobs; 2023: 12 clients x 32 jobs) and the
-noisy-neighbour brief (2023); results/README.md has their titles.
+Sources: the two WekaFS briefs (2020, 2023) and the noisy-neighbour brief (2023); results/README.md has their
+titles.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from configparser import ConfigParser
 from dataclasses import dataclass, replace
+from importlib.resources import files
+from string import Template
 from typing import Literal
 
 from emulator.errors import SpecError
-from emulator.units import counted
+from emulator.units import parse_bytes
 
-KIB = 1024
-MIB = 1024 * KIB
+SUITES = ("four-corners", "mixed", "sequential", "depths", "probe", "weka2020", "weka2023", "noisy-neighbour")
+QUICK_DEPTHS = (1, 8, 32)
 
 PatternKind = Literal["random", "sequential"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """The access pattern of a fio job."""
+def access_name(pattern: str, block_bytes: int, read_share: float) -> str:
+    """Return a name such as `4 KiB random read`, `4 KiB random 70 % read` or `1 MiB sequential write`."""
+    mib = block_bytes / 2**20
+    block = f"{mib:g} MiB" if mib >= 1 else f"{block_bytes / 1024:g} KiB"
+    reads = {1.0: "read", 0.0: "write"}.get(read_share, f"{read_share:.0%} read".replace("%", " %"))
+    return f"{block} {pattern} {reads}"
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The access pattern of one section of a job file, or of one phase of rados bench."""
+
+    name: str
     pattern: PatternKind
     block_bytes: int
     read_share: float
     """Share of the requests that read (0 to 1)."""
-
-    @property
-    def name(self) -> str:
-        """Name, such as `4 KiB random read`, `4 KiB random 70 % read` or `1 MiB sequential write`."""
-        size = self.block_bytes
-        block = f"{size // MIB} MiB" if size % MIB == 0 else f"{size / KIB:g} KiB"
-        reads = {1.0: "read", 0.0: "write"}.get(self.read_share, f"{self.read_share * 100:.0f} % read")
-        return f"{block} {self.pattern} {reads}"
-
-    @property
-    def slug(self) -> str:
-        """Name for files and fio's jobs, such as `4-kib-random-70-read`."""
-        return re.sub(r"\W+", "-", self.name.lower())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One section of a job file."""
-
-    access: Access
     depth: int
-    """Requests in flight of each job."""
-    jobs: int
-    """Number of jobs, each with its own file."""
-    first_file: int = 0
-    rate: float | None = None
-    """Most bytes/s of all jobs together; None for no limit."""
+    """Requests in flight of each of its clones; 0 if the suite sweeps it."""
     beside: str = ""
-    """Its neighbours: `nothing`, `writers` or `readers`; empty outside of a noisy-neighbour suite."""
+    """Jobs that run at the same time: `nothing`, `writers` or `readers`; empty outside of noisy-neighbour."""
+
+    @property
+    def access(self) -> str:
+        return access_name(self.pattern, self.block_bytes, self.read_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One run of the tool on a number of clients at once."""
+    """One run of the tool on all clients at once."""
 
     name: str
-    tasks: tuple[Task, ...]
-    clients: int
+    jobs: tuple[Job, ...]
+    depth: int
 
     @property
     def title(self) -> str:
-        tasks = (f"{task.access.name}, depth {task.depth}" for task in self.tasks)
-        return f"{' beside '.join(tasks)}, {counted(self.clients, 'client')}"
-
-
-DEPTHS = (1, 2, 4, 8, 16, 32)
-QUICK_DEPTHS = (1, 8, 32)
+        return " beside ".join(f"{job.access}, depth {job.depth}" for job in self.jobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """Default sizes and times of a suite."""
-
-    file_bytes: int
-    """Bytes of a job's file."""
-    seconds: float
-    """Measured time of a turn."""
-    ramp_seconds: float
-    """Seconds of ramp-up before it."""
-
-
-FULL = Effort(file_bytes=2**30, seconds=30.0, ramp_seconds=5.0)
-QUICK = Effort(file_bytes=64 * 2**20, seconds=2.0, ramp_seconds=0.2)
-
-
-@dataclass(frozen=True, slots=True)
 class Suite:
-    """A set of access patterns with queue depths and jobs."""
+    """A job file with its defaults."""
 
     name: str
     title: str
-    accesses: tuple[Access, ...]
-    depths: tuple[int, ...] = DEPTHS
-    jobs: int = 8
-    """Jobs of a client."""
+    sections: Mapping[str, str]
+    """Text of each section by name, in the order of the file; `global` is the first."""
+    depths: tuple[int, ...]
+    """Queue depths to sweep; empty if its jobs have fixed ones."""
+    clones: int
+    """Clones of each job on a client."""
+    together: tuple[str, ...] = ()
+    """Jobs that run at once, by the beginnings of their names: `writer`, `writer+reader`."""
+
+    def turns(self) -> tuple[Turn, ...]:
+        """Return the runs in order."""
+        jobs = [_job(name, text) for name, text in self.sections.items() if name != "global"]
+        if not self.together:
+            return tuple(
+                Turn(name=f"{job.name}-qd{depth}", jobs=(replace(job, depth=depth),), depth=depth)
+                for job in jobs
+                for depth in self.depths
+            )
+        turns = []
+        for kinds in self.together:
+            others = {"reader": "writers", "writer": "readers"} if "+" in kinds else {}
+            some = tuple(
+                replace(job, beside=others.get(kind, "nothing"))
+                for kind in kinds.split("+")
+                for job in jobs
+                if job.name.startswith(kind)
+            )
+            turns.append(Turn(name=kinds.replace("+", "-"), jobs=some, depth=1))
+        return tuple(turns)
+
+    @property
+    def files(self) -> int:
+        """Number of files on a client."""
+        return len(self.sections) - 1 if self.together else self.clones
+
+    def text(self, names: Sequence[str], values: Mapping[str, object]) -> str:
+        """Return the job file of the sections `names`, with `values` in place of the names in braces."""
+        chosen = "".join(self.sections[name] for name in ("global", *names))
+        return Template(chosen).safe_substitute(values)
 
 
-def _random(*read_shares: float) -> tuple[Access, ...]:
-    return tuple(Access(pattern="random", block_bytes=4 * KIB, read_share=share) for share in read_shares)
-
-
-def _sequential(*blocks: int) -> tuple[Access, ...]:
-    return tuple(
-        Access(pattern="sequential", block_bytes=block, read_share=share)
-        for block in blocks
-        for share in (0.0, 1.0)
+def _job(name: str, text: str) -> Job:
+    parser = ConfigParser(allow_no_value=True, interpolation=None, delimiters=("=",))
+    parser.read_string(text)
+    section = parser[name]
+    action = section["rw"].removeprefix("rand")
+    shares = {"read": 1.0, "write": 0.0, "rw": section.getint("rwmixread", 50) / 100}
+    return Job(
+        name=name,
+        pattern="random" if section["rw"].startswith("rand") else "sequential",
+        block_bytes=parse_bytes(section["bs"].upper() + "iB"),
+        read_share=shares[action],
+        depth=section.getint("iodepth", 0),
     )
 
 
-_FOUR_CORNERS = _sequential(MIB) + _random(0.0, 1.0)
-_MIXED = _random(0.0, 0.3, 0.5, 0.7, 1.0)
-_SEQUENTIAL = _sequential(128 * KIB, MIB)
-NOISY = "noisy-neighbour"
-
-SUITES = {
-    suite.name: suite
-    for suite in (
-        Suite("four-corners", "fio, four corners: random and sequential, reads and writes", _FOUR_CORNERS),
-        Suite("mixed", "fio, 4 KiB random reads and writes in five proportions", _MIXED),
-        Suite("sequential", "fio, sequential reads and writes of 128 KiB and 1 MiB", _SEQUENTIAL),
-        Suite(
-            "weka2023", "fio, as the WekaFS brief of 2023: 32 jobs a client", _SEQUENTIAL + _MIXED, jobs=32
-        ),
-        Suite(NOISY, "fio, noisy neighbour: readers at queue depth 1 beside writers at 8", (), (), 1),
+def load_suite(name: str, clones: int = 0) -> Suite:
+    """Read a job file of suites/ with what it includes; `clones` replaces its default."""
+    folder = files(__package__) / "suites"
+    text = (folder / f"{name}.fio").read_text()
+    head = re.search("^#feedrate (.*)$", text, re.M)
+    options = dict(re.findall(r"(\w+)=(\S+)", head[1])) if head else {}
+    included = text.replace("include global.fio\n", (folder / "global.fio").read_text())
+    parts = re.split(r"^\[(.+)\]\n", re.sub(r"^#.*\n", "", included, flags=re.M), flags=re.M)[1:]
+    return Suite(
+        name=name,
+        title=text.partition("\n")[0].removeprefix("# "),
+        sections={head: f"[{head}]\n{body}" for head, body in zip(parts[::2], parts[1::2], strict=True)},
+        depths=tuple(map(int, options["depths"].split(","))) if "depths" in options else (),
+        clones=clones or int(options.get("jobs", 1)),
+        together=tuple(options["together"].split(",")) if "together" in options else (),
     )
-}
 
 
-def find_suite(name: str) -> Suite:
-    """Return the suite of that name. Raises SpecError."""
+def find_suite(name: str, depths: Sequence[int] = (), clones: int | None = None) -> Suite:
+    """Return a suite, with other queue depths or clones of its jobs. Raises SpecError."""
     if name not in SUITES:
         raise SpecError(f"--suite {name!r} is not known", "use one of: " + ", ".join(SUITES))
-    return SUITES[name]
-
-
-def tuned(suite: Suite, depths: Sequence[int] | None, jobs: int | None) -> Suite:
-    """Return `suite` with other queue depths or jobs. Raises SpecError if it has fixed ones."""
-    if suite.name == NOISY and (depths or jobs):
-        raise SpecError(
-            "the noisy-neighbour suite fixes its depths and jobs", "leave --depths and --jobs out"
-        )
-    return replace(suite, depths=tuple(depths or suite.depths), jobs=jobs or suite.jobs)
-
-
-def turns(suite: Suite, clients: Sequence[int]) -> tuple[Turn, ...]:
-    """Return the runs of fio, in order.
-
-    Sequential comes before random, and writes before reads: so each pattern reads files that were last
-    written with its own pattern, and no unwritten blocks.
-    """
-    if suite.name == NOISY:
-        return tuple(turn for count in clients for turn in _noisy(count))
-    accesses = sorted(
-        suite.accesses, key=lambda access: (access.pattern == "random", access.read_share, access.block_bytes)
-    )
-    return tuple(
-        Turn(
-            name=f"{access.slug}-qd{depth}-c{count}",
-            tasks=(Task(access=access, depth=depth, jobs=suite.jobs),),
-            clients=count,
-        )
-        for access in accesses
-        for count in clients
-        for depth in suite.depths
-    )
-
-
-def neighbour_tasks(read: bool, first_file: int = 0, beside: str = "") -> tuple[Task, ...]:
-    """Return three jobs of 4, 8 and 16 KiB: readers at queue depth 1, writers at 8."""
-    return tuple(
-        Task(
-            access=Access(pattern="random", block_bytes=block, read_share=float(read)),
-            depth=1 if read else 8,
-            jobs=1,
-            first_file=first_file + number,
-            beside=beside,
-        )
-        for number, block in enumerate((4 * KIB, 8 * KIB, 16 * KIB))
-    )
-
-
-def _noisy(clients: int) -> tuple[Turn, ...]:
-    together = neighbour_tasks(False, 0, "readers") + neighbour_tasks(True, 3, "writers")
-    return (
-        Turn(name=f"writers-alone-c{clients}", tasks=neighbour_tasks(False, 0, "nothing"), clients=clients),
-        Turn(name=f"readers-alone-c{clients}", tasks=neighbour_tasks(True, 3, "nothing"), clients=clients),
-        Turn(name=f"together-c{clients}", tasks=together, clients=clients),
-    )
-
-
-def files_needed(planned: Sequence[Turn]) -> int:
-    """Return the number of files that the turns need on a client."""
-    return max((task.first_file + task.jobs for turn in planned for task in turn.tasks), default=0)
+    suite = load_suite(name, clones or 0)
+    if suite.together and (depths or clones):
+        raise SpecError(f"the {name} suite fixes its depths and jobs", "leave --depths and --jobs out")
+    return replace(suite, depths=tuple(depths) or suite.depths)

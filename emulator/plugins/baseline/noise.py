@@ -5,34 +5,20 @@ from __future__ import annotations
 import re
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulator.errors import SpecError, StorageError
 from emulator.launch.child import ChildProcess
-from emulator.plugins.baseline.fio import (
-    FILE_NAME,
-    FioFiles,
-    Setting,
-    checked,
-    job_file,
-    layout_file,
-    parse,
-    require_fio,
-    run_fio,
-    side,
-    start_fio,
-)
-from emulator.plugins.baseline.suites import Access, Task, neighbour_tasks
+from emulator.plugins.baseline.fio import FioFolder, Setting, checked, parse, require_fio, side, start_fio
+from emulator.plugins.baseline.suites import Suite, load_suite
 from emulator.storage.posix import probe_direct
 from emulator.units import parse_bytes, parse_rate, show_rate
 
-FILE_BYTES = 64 * 2**20
 _FOREVER = 30 * 86400.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
-
-_SPEC = re.compile(r"(read|write):(\d+)x([^,]+)((?:,[a-z]+=[^,]+)*)")
+_SPEC = re.compile(r"(read|write):([1-9]\d*)x([^,]+)((?:,(?:depth|rate|size)=[^,]+)*)")
 _HOW = "write it like writers, write:3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s,size=1GiB"
 
 
@@ -40,14 +26,11 @@ _HOW = "write it like writers, write:3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s
 class FioNoise:
     """The fio jobs of each host."""
 
-    tasks: tuple[Task, ...]
-    file_bytes: int
+    suite: Suite
+    names: tuple[str, ...]
+    """Sections of the suite that run."""
+    file_bytes: int = 2**26
     """Bytes of a job's file."""
-
-    @property
-    def files(self) -> int:
-        """Number of files on a host."""
-        return max(task.first_file + task.jobs for task in self.tasks)
 
 
 def parse_noise(text: str) -> FioNoise:
@@ -56,20 +39,24 @@ def parse_noise(text: str) -> FioNoise:
     Jobs access their files at random; the rate is the total of all jobs of a host. Raises SpecError.
     """
     if text == "writers":
-        return FioNoise(tasks=neighbour_tasks(read=False), file_bytes=FILE_BYTES)
+        suite = load_suite("noisy-neighbour")
+        return FioNoise(
+            suite=suite, names=tuple(name for name in suite.sections if name.startswith("writer"))
+        )
     match = _SPEC.fullmatch(text)
-    if match is None or not int(match[2]):
+    options = dict(part.split("=", 1) for part in match[4].split(",") if part) if match else {}
+    if match is None or not options.get("depth", "8").isdigit():
         raise SpecError(f"--noise {text!r} is not understood", _HOW)
-    options = dict(part.split("=", 1) for part in match[4].split(",") if part)
-    if set(options) - {"depth", "rate", "size"} or not options.get("depth", "8").isdigit():
-        raise SpecError(f"--noise {text!r} is not understood", _HOW)
-    block, size = parse_bytes(match[3]), parse_bytes(options.get("size", FILE_BYTES))
+    clones, block = int(match[2]), parse_bytes(match[3])
+    size = parse_bytes(options.get("size", 2**26))
     if not 0 < block <= size or block % 512:
         raise SpecError(f"--noise {text!r}: the block must be a multiple of 512 bytes, up to the size", _HOW)
-    access = Access(pattern="random", block_bytes=block, read_share=1.0 if match[1] == "read" else 0.0)
-    rate = parse_rate(options["rate"]) if "rate" in options else None
-    depth = max(1, int(options.get("depth", "8")))
-    return FioNoise(tasks=(Task(access=access, depth=depth, jobs=int(match[2]), rate=rate),), file_bytes=size)
+    section = f"[noise]\nrw=rand{match[1]}\nbs={block}\niodepth={max(1, int(options.get('depth', 8)))}\n"
+    if "rate" in options:
+        section += f"rate={max(1, round(parse_rate(options['rate']) / clones))}\n"
+    probe = load_suite("probe", clones)
+    suite = replace(probe, sections={"global": probe.sections["global"], "noise": section})
+    return FioNoise(suite=suite, names=("noise",), file_bytes=size)
 
 
 def require(text: str) -> None:
@@ -89,14 +76,16 @@ class RunningNoise:
     def __init__(self, noise: FioNoise, folder: Path) -> None:
         """Write the files and start fio. Raises MissingError, StorageError."""
         self._fio: ChildProcess | None = None
-        self._files = FioFiles(folder, noise.files, noise.file_bytes)
+        self._folder = FioFolder(folder)
         try:
-            direct = probe_direct(folder)
-            setting = Setting(folder=folder, file_bytes=noise.file_bytes, direct=direct, seconds=_FOREVER)
-            parse(run_fio(layout_file(setting, noise.files)))
+            setting = Setting(
+                folders=(folder,), file_bytes=noise.file_bytes, direct=probe_direct(folder), seconds=_FOREVER
+            )
+            files = noise.suite.clones if len(noise.names) == 1 else len(noise.names)
+            setting.lay_out(files)
             self._fio = fio = start_fio("the noise", on_death=signal.SIGINT)
-            fio.send(job_file(setting, noise.tasks, seed=1, unlink=True), last=True)
-            unopened = {str(folder.resolve() / FILE_NAME.format(n)) for n in range(noise.files)}
+            fio.send(setting.job_file(noise.suite, noise.names, unlink=True), last=True)
+            unopened = {str(folder.resolve() / f"job{number}.dat") for number in range(files)}
 
             def begun() -> bool:
                 """Return True once fio has opened every file, so that no sweep starts before its noise."""
@@ -131,7 +120,7 @@ class RunningNoise:
         """Kill fio if it runs, and remove its files. Never raises."""
         if self._fio is not None:
             self._fio.end()
-        self._files.close()
+        self._folder.close()
 
 
 def line(output: str) -> str:

@@ -1,0 +1,200 @@
+"""Run a tool's turns on all clients at once, and store its output in OUT.
+
+Each rank is a client. A `Tool` (in `fio_suite` and `rados`) runs one turn on one client.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from emulator import live
+from emulator.live import Now
+from emulator.plugins.baseline.suites import Turn
+from emulator.record.machine import describe_machine
+from emulator.record.out import ResultFolder, check_out
+from emulator.record.result import Corner, RunResult, Side, new_result
+from emulator.run.comm import Comm, agreed, entered, guarded
+from emulator.units import counted, show_rate
+
+Sides = tuple[Side | None, Side | None]
+"""Reads and writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool(ABC):
+    """A program that measures a storage."""
+
+    name: ClassVar[str]
+    folder: ClassVar[str]
+    """Folder below OUT for its inputs and outputs."""
+    suffix: ClassVar[str]
+    """Suffix of the files with its input."""
+
+    out: Path
+    command: tuple[str, ...] = ()
+    label: str = ""
+    keep: bool = False
+    """True to leave its files or objects on the storage."""
+
+    @property
+    @abstractmethod
+    def turns(self) -> tuple[Turn, ...]:
+        """Its runs, in order."""
+
+    @property
+    @abstractmethod
+    def turn_seconds(self) -> float:
+        """Shortest time of a turn."""
+
+    @abstractmethod
+    def lines(self, clients: int) -> Iterator[str]:
+        """Yield the plan as lines. Raises MissingError."""
+
+    @abstractmethod
+    def checked(self, clients: int) -> Self:
+        """Check that it can run, before anything is written; return it with facts about the storage.
+
+        Raises FeedrateError.
+        """
+
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """Return workload, dataset, storage, environment and flags of the result."""
+
+    @abstractmethod
+    def prepare(self, client: str, stack: ExitStack) -> None:
+        """Prepare the storage for `client`, and its clean-up in `stack`. Raises FeedrateError."""
+
+    @abstractmethod
+    def run(self, turn: Turn, client: str, seed: int) -> tuple[str, str]:
+        """Run a turn on one client; return the tool's input and output. Raises FeedrateError.
+
+        Each client and turn has a different `seed`, because data of another one may be cached.
+        """
+
+    @abstractmethod
+    def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
+        """Return the figures of each job from the outputs of all clients. Raises StorageError."""
+
+    @property
+    def clones(self) -> int:
+        """Clones of each job on a client."""
+        return 1
+
+
+def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
+    """Run `tool`, write OUT, and return the result on rank 0, None on others.
+
+    Collective over `comm`. Raises Quiet after an error of any rank, which the first one has reported.
+    """
+    tool = replace(tool, out=comm.bcast(tool.out))  # its default has the time of rank 0
+
+    def check() -> Tool:
+        check_out(tool.out, force)
+        return tool.checked(comm.size)
+
+    tool = agreed(comm, check)
+    node = comm.node()
+    client = socket.gethostname() + (f"-{node.rank}" if node.size > 1 else "")
+    clients: list[str] = comm.allgather(client)
+
+    def create() -> ResultFolder:
+        described = tool.described()
+        environment = {**describe_machine(), "clients": clients, **described.pop("environment")}
+        result = new_result(
+            "baseline",
+            command=tool.command,
+            label=tool.label,
+            loader=tool.name,
+            environment=environment,
+            **described,
+        )
+        return ResultFolder.create(tool.out, result, force=force)
+
+    progress = _Progress(tool)
+    with guarded(comm, tool.out), ExitStack() as stack:
+        folder = stack.enter_context(entered(comm, None if comm.rank else create))
+        stack.enter_context(nullcontext() if comm.rank else live.telling(progress.now))
+        agreed(comm, lambda: tool.prepare(client, stack), tool.out)
+        for number, turn in enumerate(tool.turns):
+            comm.barrier()
+            progress.begin(number)
+            work = partial(tool.run, turn, client, 1 + number * comm.size + comm.rank)
+            texts = comm.gather(agreed(comm, work, tool.out))
+            place = f"{tool.folder}/{number:03d}-{turn.name}"
+            named = {f"{place}/{name}": pair for name, pair in zip(clients, texts, strict=False)}
+            agreed(comm, partial(_add, folder, tool, turn, named), tool.out)
+        return folder.complete() if folder else None
+
+
+def _add(folder: ResultFolder | None, tool: Tool, turn: Turn, named: Mapping[str, tuple[str, str]]) -> None:
+    """Store the tool's inputs and outputs, and the figures of each job. Raises StorageError."""
+    if folder is None:
+        return
+    for path, (text, output) in named.items():
+        folder.keep(f"{path}.{tool.suffix}", text)
+        folder.keep(f"{path}.json", output)
+    corners = list(folder.result.baseline)
+    sides = tool.sides(turn, [output for _, output in named.values()])
+    for job, (read, write) in zip(turn.jobs, sides, strict=True):
+        corner = Corner(
+            pattern=job.pattern,
+            block_bytes=job.block_bytes,
+            read_share=job.read_share,
+            depth=job.depth,
+            jobs=tool.clones,
+            clients=len(named),
+            beside=job.beside,
+            read=read,
+            write=write,
+            files=tuple(f"{path}.json" for path in named),
+        )
+        corners.append(corner)
+        live.say(f"{job.access}, depth {job.depth}, {counted(corner.clients, 'client')}: {_rates(corner)}")
+    folder.update(baseline=tuple(corners))
+
+
+def _rates(corner: Corner) -> str:
+    rates = [
+        f"{word} {side.iops:,.0f} IOPS, {show_rate(side.bytes_per_second)}"
+        for word, side in (("read", corner.read), ("write", corner.write))
+        if side
+    ]
+    return "; ".join(rates) or "no request completed"
+
+
+class _Progress:
+    """Progress of a tool whose turns take about the same time."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool, self._number = tool, -1
+        self._began = self._first = self._last = time.monotonic()
+
+    def begin(self, number: int) -> None:
+        self._number, self._last = number, time.monotonic()
+        if number == 0:
+            self._first = self._last
+
+    def now(self) -> Now:
+        """Return the progress. Another thread calls this."""
+        now, done, turns = time.monotonic(), max(0, self._number), self._tool.turns
+        mean = (self._last - self._first) / done if done else self._tool.turn_seconds
+        left = max(0.0, (len(turns) - done) * mean - (now - self._last))
+        return Now(
+            verb="baseline",
+            doing=turns[done].title if self._number >= 0 else "writing files",
+            unit="test",
+            part=self._number + 1,
+            parts=len(turns),
+            share=live.share_done(now - self._began, left),
+            seconds=now - self._began,
+            eta_seconds=left,
+        )
