@@ -25,6 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
+import tomli_w
+
 from emulator.errors import SpecError, storage_errors
 from emulator.units import parse_bytes, parse_rate, parse_seconds
 
@@ -342,47 +344,13 @@ def stated(spec: Any) -> dict[str, Any]:
 
 def toml_text(spec: Any, digits: int = 17) -> str:
     """Return a dataclass or a mapping as TOML. Numbers keep `digits` digits (17: all); None is left out."""
-    return "\n".join(_toml_lines(spec, (), digits)) + "\n"
+    return tomli_w.dumps(_without_none(to_plain(spec), digits))
 
 
-def _toml_lines(spec: Any, path: KeyPath, digits: int) -> list[str]:
-    """Return the lines of the plain keys, then of the tables."""
-    names = spec if isinstance(spec, Mapping) else [field.name for field in dataclasses.fields(spec)]
-    plain: list[str] = []
-    tables: list[str] = []
-    for key in names:
-        value = spec[key] if isinstance(spec, Mapping) else getattr(spec, key)
-        inner = (*path, key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key))
-        if isinstance(value, Mapping) or is_dataclass(value):
-            tables += ["", f"[{'.'.join(inner)}]", *_toml_lines(value, inner, digits)]
-        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-            for item in value:
-                tables += ["", f"[[{'.'.join(inner)}]]", *_toml_lines(item, inner, digits)]
-        elif value is not None:
-            plain.append(f"{inner[-1]} = {_toml_value(value, digits)}")
-    return plain + tables
-
-
-def _toml_string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _toml_value(value: Any, digits: int, width: int = 10) -> str:
-    """Return a value as TOML. A list has `width` items a line, or one if these are lists; 0: all in one."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(float(f"{value:.{digits}g}"))
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str):
-        return _toml_string(value)
-    if isinstance(value, Mapping):  # within a list
-        return f"{{ {', '.join(f'{key} = {_toml_value(item, digits, 0)}' for key, item in value.items())} }}"
-    parts = [_toml_value(item, digits, 0) for item in value]
-    if width and any(isinstance(item, list | tuple) for item in value):
-        width = 1
-    if not width or len(parts) <= width:
-        return f"[{', '.join(parts)}]"
-    rows = [", ".join(parts[start : start + width]) for start in range(0, len(parts), width)]
-    return "[\n    " + ",\n    ".join(rows) + ",\n]"
+def _without_none(value: Any, digits: int) -> Any:
+    """Return plain data as TOML can hold it: without None, and with rounded numbers."""
+    if isinstance(value, dict):
+        return {key: _without_none(item, digits) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_none(item, digits) for item in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

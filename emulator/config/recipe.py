@@ -51,41 +51,52 @@ class SizeSpec:
     cases: str = ""
     """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv; a path from the recipe's folder."""
 
-    def __post_init__(self) -> None:  # complex: a list of independent checks
+    def __post_init__(self) -> None:
         positive(self, "bytes_mean", "aspect")
         at_least(0, self, "bytes_sd", "bytes_min", "aspect_sigma")
         at_least(1, self, "min_edge")
+        self._check_range()
+        self._check_quantiles()
+        self._check_listed()
+        if self.distribution == "empirical" and not self.cases:
+            raise SpecError("cases must name the CSV file of an empirical distribution")
+
+    def _check_range(self) -> None:
         if self.bytes_max >= 2**32:
             raise SpecError(f"bytes_max must be below 4 GiB, not {self.bytes_max}")
         if not self.bytes_min <= self.bytes_mean <= self.bytes_max:
             raise SpecError(f"bytes_mean must lie between bytes_min and bytes_max, not {self.bytes_mean}")
+        if self.distribution in ("lognormal", "mlperf") and not self.bytes_min:
+            raise SpecError("bytes_min must be given for this distribution")
+        if self.distribution == "empirical":
+            return  # the sizes are those of the cases
         smallest = self.voxel_bytes * self.min_edge**3
-        if self.distribution != "empirical" and (self.bytes_min or self.bytes_mean) < smallest:
+        if (self.bytes_min or self.bytes_mean) < smallest:
             raise SpecError(
                 f"min_edge of {self.min_edge} voxels needs samples of at least {smallest} bytes",
                 "raise bytes_min or lower min_edge",
             )
-        if self.distribution in ("lognormal", "mlperf") and not self.bytes_min:
-            raise SpecError("bytes_min must be given for this distribution")
-        if self.distribution == "quantiles":
-            if (
-                len(self.quantiles) < 2
-                or list(self.quantiles) != sorted(self.quantiles)
-                or self.quantiles[0] < 1
-            ):
-                raise SpecError("quantiles must be two sizes or more, positive and ascending")
-            if self.quantiles[-1] > self.bytes_max:
-                raise SpecError(f"quantiles go beyond bytes_max, {self.bytes_max}")
-        elif self.quantiles or self.listed:
-            raise SpecError("quantiles and listed need distribution = 'quantiles'")
-        if self.listed and (self.shape == "volume" or len(self.listed) > self.listed_among):
+
+    def _check_quantiles(self) -> None:
+        sizes = self.quantiles
+        if self.distribution != "quantiles":
+            if sizes or self.listed:
+                raise SpecError("quantiles and listed need distribution = 'quantiles'")
+            return
+        if len(sizes) < 2 or list(sizes) != sorted(sizes) or sizes[0] < 1:
+            raise SpecError("quantiles must be two sizes or more, positive and ascending")
+        if sizes[-1] > self.bytes_max:
+            raise SpecError(f"quantiles go beyond bytes_max, {self.bytes_max}")
+
+    def _check_listed(self) -> None:
+        if not self.listed:
+            return
+        if self.shape == "volume" or len(self.listed) > self.listed_among:
             raise SpecError(
                 "listed needs shape = 'flat' or 'bytes', and listed_among, which is not below their number"
             )
-        if self.listed and not 0 < min(self.listed) <= max(self.listed) <= self.bytes_max:
+        if not 0 < min(self.listed) <= max(self.listed) <= self.bytes_max:
             raise SpecError(f"listed must lie between 1 and bytes_max, {self.bytes_max}")
-        if self.distribution == "empirical" and not self.cases:
-            raise SpecError("cases must name the CSV file of an empirical distribution")
 
     @property
     def voxel_bytes(self) -> int:
@@ -137,21 +148,25 @@ class Recipe:
     """Dotted key -> where its number comes from."""
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            known = ", ".join(map(repr, FORMATS))
-            raise SpecError(f"format must be one of {known}, not {self.format!r}")
-        if not FORMATS.load(self.format).written:
-            raise SpecError(f"feedrate reads files of the format {self.format}, but makes none")
-        if self.size.shape == "bytes" and self.format != "bytes":
-            raise SpecError(f"size.shape = 'bytes' needs the format bytes, not {self.format}")
         at_least(1, self, "files", "samples_per_file")
         at_least(0, self, "row_group")
         payload_ratio(self.payload)
+        self._check_format()
         if self.columns and (self.format != "parquet" or self.payload == "ct-realistic"):
             raise SpecError("columns need the format parquet and a payload of random bytes")
         if len({column.name for column in self.columns}) < len(self.columns):
             raise SpecError("columns must have different names")
-        if self.samples_per_file > 1 and not FORMATS.load(self.format).many:
+
+    def _check_format(self) -> None:
+        if self.format not in FORMATS:
+            known = ", ".join(map(repr, FORMATS))
+            raise SpecError(f"format must be one of {known}, not {self.format!r}")
+        form = FORMATS.load(self.format)
+        if not form.written:
+            raise SpecError(f"feedrate reads files of the format {self.format}, but makes none")
+        if self.size.shape == "bytes" and self.format != "bytes":
+            raise SpecError(f"size.shape = 'bytes' needs the format bytes, not {self.format}")
+        if self.samples_per_file > 1 and not form.many:
             raise SpecError(
                 f"samples_per_file of {self.samples_per_file} needs a format for many samples, "
                 f"not {self.format}",

@@ -156,7 +156,7 @@ def test_empirical_without_a_profile_is_refused():
     ("old", "new", "said"),
     [
         ("mean = 0.09", "mean = 0.08", "quantiles do not have the mean that is stated"),
-        ("[0.08, 0.09, 0.1]", "[0.09, 0.08, 0.1]", "positive and ascending"),
+        ("    0.08,\n    0.09,", "    0.09,\n    0.08,", "positive and ascending"),
         ('default = "fp32', 'default = "fp64', "default is 'fp64-eager-contiguous', which is no variant"),
         ("batch_size = 4", "batch_size = 1", "different batch sizes, ascending"),
     ],
