@@ -44,8 +44,9 @@ def open_streams() -> None:
 def entry() -> None:
     """Run the command, or follow rank 0 as one of the other ranks. Never returns."""
     open_streams()
-    if os.path.expanduser("~") == "~":  # noqa: PTH111  Path.home() raises
-        os.environ["HOME"] = "/"  # a container's user ID may be in no passwd file; Open MPI needs a home
+    # Open MPI needs a home. Schedulers may set none, and a container's user ID may be in no passwd file.
+    home = os.path.expanduser("~")  # noqa: PTH111  Path.home() raises
+    os.environ.setdefault("HOME", "/" if home == "~" else home)
     together = len(sys.argv) > 1 and sys.argv[1] in TOGETHER and started_by_mpi()
     try:
         timeout = storage_timeout(sys.argv[1:])
