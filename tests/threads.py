@@ -49,6 +49,10 @@ class ThreadComm:
     def node(self):
         return self.split(self.hosts().index(self.hosts()[self.rank]))
 
+    def gather(self, value):
+        everyone = self._all(value)
+        return everyone if self.rank == 0 else []
+
     def allgather(self, value):
         return self._all(value)
 
