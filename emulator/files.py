@@ -136,6 +136,11 @@ def open_plain(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def is_plain(root: Path, file: Path) -> bool:
+    """Return True for a regular file below `root` that no link leads to. Raises OSError."""
+    return file.is_file() and file.resolve() == root.resolve() / file.relative_to(root)
+
+
 def refuse_existing(path: Path, force: bool) -> None:
     """Raise SpecError if `path` exists, unless `force`."""
     if path.exists() and not force:

@@ -8,8 +8,8 @@
 One process fills the folder, through a `ResultFolder`, and holds a lock in it while it does. `run.json` and
 `steps.parquet` appear whole. A killed run leaves a `run.json` that says it is incomplete, and its spools.
 
-Own before you delete: with --force only what an intact run.json names is removed, and only where it looks as
-feedrate writes it. Anything else at such a name is not feedrate's: then --force refuses, and lists it.
+Own before you delete: only what an intact run.json names, or what has a head of feedrate's own, is removed,
+and never through a link. Anything else at such a name is not feedrate's: then --force and --resume refuse.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
-from emulator.files import Closing, Lock, Owner, in_use, write_whole, written_by
+from emulator.files import Closing, Lock, Owner, in_use, is_plain, write_whole, written_by
 from emulator.record.host import HOST, HOSTS
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
@@ -34,7 +34,6 @@ from emulator.record.steps import (
     STEP,
     Steps,
     is_part,
-    is_spool,
     next_part,
     parts_of,
     remove_spools,
@@ -45,6 +44,8 @@ from emulator.record.steps import (
 
 RESULT = "run.json"
 FAILURE = "failure.txt"
+_FAILED = "feedrate: error: "
+"""Begin of a failure.txt of feedrate's."""
 
 LOCK = ".feedrate-lock"
 """Name of the lock file, whose content names the process that fills the folder."""
@@ -108,16 +109,20 @@ class ResultFolder(Closing):
 
         Raises SpecError when another process resumes it, or has resumed it; StorageError.
         """
-        lock = _locked(path)
-        if len(read_result(path).points) != len(result.points):
-            raise SpecError(f"another process has gone on with {path}", "resume it again")
-        _tidy(path, lock.before)
-        write_part(path, next_part(path), spools_of(path), points=len(result.points))
-        remove_spools(path)
-        with storage_errors(f"cannot write to {path}"):
-            (path / FAILURE).unlink(missing_ok=True)
-        folder = cls(path, result, lock)
-        folder.update(status="incomplete", reason=UNFINISHED)
+        folder = cls(path, result, _locked(path))
+        try:
+            if len(read_result(path).points) != len(result.points):
+                raise SpecError(f"another process has gone on with {path}", "resume it again")
+            _own_files(path)
+            _tidy(path, folder._lock.before)
+            write_part(path, next_part(path), spools_of(path), points=len(result.points))
+            remove_spools(path)
+            with storage_errors(f"cannot write to {path}"):
+                (path / FAILURE).unlink(missing_ok=True)
+            folder.update(status="incomplete", reason=UNFINISHED)
+        except BaseException:
+            folder.close()
+            raise
         return folder
 
     def close(self) -> None:
@@ -259,14 +264,14 @@ def _own_files(path: Path) -> list[Path]:
         if isinstance(run, dict) and isinstance(run.get("documents"), str):
             named.add(path / run["documents"])
     inputs = {file.with_suffix(end) for file in named for end in (".fio", ".command")}
-    ours: list[Path] = []
-    others: list[Path] = []
-    for file in [path / RESULT, path / FAILURE, path / HOSTS, *parts_of(path), *spools_of(path)]:
+    ours = spools_of(path)
+    others = [file for file in (path / SPOOL).glob("*.steps") if file not in ours]
+    for file in [path / RESULT, path / FAILURE, path / HOSTS, *parts_of(path)]:
         if os.path.lexists(file):
-            (ours if _looks_ours(file, result) else others).append(file)
+            (ours if _looks_ours(path, file) else others).append(file)
     for pattern in _OUTPUT_OF_TOOLS:
         for file in path.glob(pattern):
-            (ours if file in named | inputs and _is_file(file) else others).append(file)
+            (ours if file in named | inputs and is_plain(path, file) else others).append(file)
     if others:
         names = ", ".join(str(file.relative_to(path)) for file in others[:5])
         raise SpecError(
@@ -280,20 +285,25 @@ def _is_file(file: Path) -> bool:
     return file.is_file() and not file.is_symlink()
 
 
-def _looks_ours(file: Path, result: RunResult) -> bool:
-    """Return True if the file at a name of feedrate's belongs to this result. Raises StorageError."""
-    if not _is_file(file):
-        return False
+def _looks_ours(path: Path, file: Path) -> bool:
+    """Return True if feedrate wrote the file at a name of its own in OUT. Raises StorageError."""
     with storage_errors("cannot read a file"):
+        if not is_plain(path, file):
+            return False
         if is_part(file.name):
             return has_columns(file, STEP)
         if file.name == HOSTS:
             return has_columns(file, HOST)
-        if file.name == FAILURE:
-            return result.status == "incomplete" and file.read_bytes().count(b"\n") <= 1
-        if file.parent.name == SPOOL:
-            return is_spool(file)
-    return True
+        return file.name != FAILURE or _is_failure(path)
+
+
+def _is_failure(path: Path) -> bool:
+    """Return True if OUT has a failure.txt that `claim_failure` wrote. Raises OSError."""
+    file = path / FAILURE
+    if not _is_file(file):
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(_FAILED)) == _FAILED.encode()
 
 
 def write_result(path: Path, result: RunResult) -> None:
@@ -337,7 +347,7 @@ def claim_failure(path: Path, line: str) -> bool:
         if not _is_unfinished(path):
             return True
         with (path / FAILURE).open("x", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(f"{_FAILED}{line}\n")
     except FileExistsError:
         return False
     except OSError:
@@ -351,8 +361,8 @@ def replace_failure(path: Path, line: str) -> None:
     Does nothing where there is no unfinished result, or where it cannot be written.
     """
     with suppress(OSError):
-        if _is_unfinished(path):
-            (path / FAILURE).unlink(missing_ok=True)
+        if _is_unfinished(path) and _is_failure(path):
+            (path / FAILURE).unlink()
     claim_failure(path, line)
 
 
@@ -366,6 +376,7 @@ def _is_unfinished(path: Path) -> bool:
 def read_failure(path: Path) -> str:
     """Return the reason why the run ended early; empty if no rank left one."""
     try:
-        return (path / FAILURE).read_text(encoding="utf-8", errors="replace").strip()
+        text = (path / FAILURE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+    return text.removeprefix(_FAILED).strip()

@@ -6,9 +6,10 @@ OUT/steps-00001.parquet     those of the second one, and so on; a sweep that is 
 
 No process ever holds all rows: each host writes its own, and readers take a point or a block at a time.
 
-The ranks of a host share a spool without locks: its blocks are dealt to them in turn, and each writes into
-its own alone. A rank that is killed while it writes loses a row of its own and none of others, where a torn
-row among appended ones would make all behind it unreadable. What was never written reads as zeros.
+The ranks of a host share a spool without locks: behind its head, its blocks are dealt to them in turn, and
+each writes into its own alone. A rank that is killed while it writes loses a row of its own and none of
+others, where a torn row among appended ones would make all behind it unreadable. What was never written reads
+as zeros. The head says that the file is feedrate's to remove.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import storage_errors
-from emulator.files import NEW_FILE, Closing
+from emulator.files import NEW_FILE, Closing, is_plain
 from emulator.record.rows import row_blocks, write_rows
+from emulator.units import BLOCK_BYTES
 
 STEPS = "steps.parquet"
 SPOOL = "spool"
@@ -84,6 +86,8 @@ class StepLog:
 
 SPOOL_ROWS = 1024
 """Rows of a block: 27 pages."""
+SPOOL_HEAD = b"feedrate: rows of a step log\n".ljust(BLOCK_BYTES, b"\0")
+_SPOOL_NAME = re.compile(r"part-[0-9]{5,}\.steps")
 _BLOCK = SPOOL_ROWS * STEP.itemsize
 
 
@@ -94,8 +98,10 @@ def make_spool(out: Path, number: int) -> Path:
         (out / SPOOL).mkdir(parents=True, exist_ok=True)
         for free in count(number):
             file = out / SPOOL / f"part-{free:05d}.steps"
-            with suppress(FileExistsError):
-                os.close(os.open(file, NEW_FILE, 0o666))
+            with suppress(FileExistsError), os.fdopen(os.open(file, NEW_FILE, 0o666), "wb") as opened:
+                opened.write(SPOOL_HEAD)
+                opened.flush()
+                os.fsync(opened.fileno())  # a file of zeros, which a power cut may leave, is nobody's
                 return file
     raise AssertionError("there is no last number")
 
@@ -117,7 +123,7 @@ class Spool(Closing):
                 turn, at = divmod(self._rows, SPOOL_ROWS)
                 fitting, rows = rows[: SPOOL_ROWS - at], rows[SPOOL_ROWS - at :]
                 left = memoryview(fitting.tobytes())
-                offset = (turn * self._places + self._place) * _BLOCK + at * STEP.itemsize
+                offset = _offset(turn * self._places + self._place) + at * STEP.itemsize
                 while left:  # twice only when the disk is full: then the second write says so
                     done = os.pwrite(self._descriptor, left, offset)
                     left, offset = left[done:], offset + done
@@ -131,42 +137,42 @@ class Spool(Closing):
                 os.close(descriptor)
 
 
+def _offset(block: int) -> int:
+    """Return where a block of a spool begins, in bytes."""
+    return len(SPOOL_HEAD) + block * _BLOCK
+
+
 def last_steps(file: Path, place: int, places: int) -> Steps:
     """The rows in the last two blocks of rank `place` of those that share a spool. Raises OSError."""
     with file.open("rb") as opened:
 
         def block(turn: int) -> Steps:
-            opened.seek((turn * places + place) * _BLOCK)
+            opened.seek(_offset(turn * places + place))
             return _whole(opened.read(_BLOCK))
 
-        turns = range(-(-file.stat().st_size // (places * _BLOCK)))
+        turns = range(-(-(file.stat().st_size - _offset(0)) // (places * _BLOCK)))
         begun = bisect_left(turns, True, key=lambda turn: not len(block(turn)))
         return np.concatenate([np.zeros(0, STEP), *map(block, turns[max(0, begun - 2) : begun])])
 
 
 def spools_of(out: Path) -> list[Path]:
-    """The spools in OUT, one a host. Raises StorageError."""
+    """The spools in OUT, one a host, and nothing of others. Raises StorageError."""
     with storage_errors("cannot read the step log"):
-        return sorted((out / SPOOL).glob("*.steps"))
+        return [file for file in sorted((out / SPOOL).glob("part-*.steps")) if _is_spool(out, file)]
 
 
-def is_spool(file: Path) -> bool:
-    """True when the file can hold rows of steps. Raises OSError."""
-    whole = ("point", "rank", "epoch", "step", "samples", "bytes")
-    for _, rows in _spooled(file):
-        seconds = rows["begin"] + rows["wait"] + rows["compute"]
-        if any((rows[name] < 0).any() for name in whole) or not (np.abs(seconds) < _LONGEST).all():
-            return False
-    return True
-
-
-_LONGEST = 1e9
-"""Seconds: a step that is longer, or no number, is none."""
+def _is_spool(out: Path, file: Path) -> bool:
+    """Return True for a file with our head, or with its begin if it was killed just then. Raises OSError."""
+    if not (_SPOOL_NAME.fullmatch(file.name) and is_plain(out, file)):
+        return False
+    with file.open("rb") as opened:
+        return SPOOL_HEAD.startswith(opened.read(len(SPOOL_HEAD)))
 
 
 def _spooled(file: Path) -> Iterator[tuple[int, Steps]]:
     """The whole rows of a spool, a block at a time, and the number of the first. Raises OSError."""
     with file.open("rb") as opened:
+        opened.seek(_offset(0))
         for first in count(0, SPOOL_ROWS):
             data = opened.read(_BLOCK)
             if not data:
@@ -191,8 +197,7 @@ def remove_spools(out: Path, spools: Collection[Path] | None = None) -> None:
     """
     with storage_errors("cannot remove the spools"):
         for file in spools_of(out) if spools is None else spools:
-            if is_spool(file):
-                file.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         if spools is None and (out / SPOOL).is_dir() and not any((out / SPOOL).iterdir()):
             (out / SPOOL).rmdir()
 
@@ -242,7 +247,7 @@ def write_part(out: Path, number: int, spools: Collection[Path], points: int | N
         with ExitStack() as stack:
             opened = {file: stack.enter_context(file.open("rb")) for file in spools}
             for _, file, first, size in sorted(stretches):
-                opened[file].seek(first * STEP.itemsize)
+                opened[file].seek(_offset(0) + first * STEP.itemsize)
                 yield np.frombuffer(opened[file].read(size * STEP.itemsize), STEP)
 
     if stretches:

@@ -118,7 +118,11 @@ class FolderStore(PosixStorage, Store):
 
     def delete(self, names: Iterable[str]) -> None:
         with storage_errors("cannot remove a file"):
+            root = self._real(self.root)
             for name in names:
+                folder = name.rpartition("/")[0]
+                if self._real(self.root / folder) != f"{root}/{folder}".rstrip("/"):
+                    raise OSError(errno.ELOOP, "a link leads there: move it away", str(self.root / name))
                 (self.root / name).unlink(missing_ok=True)
 
     def draft(self, name: str, options: WriteOptions) -> FileDraft:

@@ -22,6 +22,7 @@ from emulator.dataset.seeds import prepare_seeds
 from emulator.errors import DatasetError, SpecError
 from emulator.plugins.baseline.fio import FioFolder
 from emulator.plugins.checkpoint.files import Marker, WrittenFile, begin, clean, commit, remove
+from emulator.plugins.recorder.job import prepare
 from emulator.record.out import ResultFolder, read_result, remove_result
 from emulator.record.result import new_result
 from emulator.storage.folder import FolderStore
@@ -233,6 +234,50 @@ def test_force_refuses_when_a_result_of_ours_has_files_of_others(tmp_path: Path,
     assert tree(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("name", ["spool/notes.steps", "spool/part-00000.steps", "failure.txt"])
+def test_neither_force_nor_resume_removes_a_file_because_of_its_name_or_size(
+    tmp_path: Path, name: str, linked: bool
+) -> None:
+    out = tmp_path / "out"
+    kept = ResultFolder.create(out, result("sweep"), force=False)
+    kept.close()
+    theirs = tmp_path / "theirs"
+    put(theirs / Path(name).name, "my notes\n")
+    if linked and name.startswith("spool"):
+        (out / "spool").symlink_to(theirs)
+    elif linked:
+        (out / name).symlink_to(theirs / name)
+    else:
+        put(out / name, "my notes\n")
+    before = tree(out), tree(theirs)
+    refused(run(tmp_path, *SIMULATE, "--out", out, "--force"), name)
+    with pytest.raises(SpecError, match=name):
+        ResultFolder.resume(out, kept.result)
+    assert (tree(out), tree(theirs)) == before
+
+
+def test_force_removes_nothing_through_a_link(data: Path, tmp_path: Path) -> None:
+    (data / ".feedrate").rename(tmp_path / "elsewhere")
+    (data / ".feedrate").symlink_to(tmp_path / "elsewhere")
+    store, dataset = FolderStore(data), look(FolderStore(data)).dataset
+    assert dataset is not None
+    store.put(PLAN, begun_of(store).text())
+    store.put(".feedrate/journal-000000", b"")
+    before = tree(tmp_path)
+    refused(run(tmp_path, "generate", data, *TINY, "--seed", 1, "--force"), "link", ".feedrate")
+    assert {name for name in before if "elsewhere/" in name} <= tree(tmp_path).keys()
+
+
+@pytest.mark.parametrize("name", ["workload.toml", "parts/notes.txt", "profile.parquet"])
+def test_record_removes_no_file_because_of_its_name(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "job" / name, "# mine\n")
+    before = tree(tmp_path)
+    with pytest.raises(SpecError, match="no recording"):
+        prepare(tmp_path / "job", force=True)
+    assert tree(tmp_path) == before
+
+
 def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
     folder = ResultFolder.create(tmp_path / "out", result(), force=False)
     for words in (("--force",), ()):
@@ -291,7 +336,11 @@ def test_import_again_leaves_documents_of_others(tmp_path: Path) -> None:
 def test_checkpoints_of_others_stay(tmp_path: Path) -> None:
     ours = begin(tmp_path, 1, "0123abcd")
     put(ours / "all-mp_000-model")
+    put(tmp_path / "linked/all-mp_000-model")
+    (tmp_path / "checkpoint-000005.7.part").symlink_to(tmp_path / "linked")
+    put(tmp_path / "linked/owner.json", (ours / "owner.json").read_bytes())
     theirs = [
+        put(begin(tmp_path, 6, "7") / "notes.txt"),
         put(tmp_path / "checkpoint-000002.0123abcd.part/notes.txt"),
         put(tmp_path / "checkpoint-mine.part/all-mp_000-model"),
         put(begin(tmp_path, 3, "7") / "sub/all-mp_000-model"),

@@ -23,6 +23,7 @@ from emulator.record.out import ResultFolder, claim_failure, read_result, remove
 from emulator.record.result import SCHEMA, Flag, RunResult, new_result
 from emulator.record.rows import AT_ONCE, has_columns, read_rows, write_rows
 from emulator.record.steps import (
+    SPOOL_HEAD,
     SPOOL_ROWS,
     STEP,
     Spool,
@@ -95,7 +96,7 @@ def test_spools_lose_at_most_the_torn_last_row(
         spool.append(steps[:cut])
         spool.append(steps[cut:])
     with file.open("r+b") as handle:  # what a killed rank may leave
-        handle.seek(SPOOL_ROWS * STEP.itemsize + len(steps) * STEP.itemsize)
+        handle.seek(len(SPOOL_HEAD) + SPOOL_ROWS * STEP.itemsize + len(steps) * STEP.itemsize)
         handle.write(steps[:1].tobytes()[:torn] or b"\xff" * torn)
     assert read_steps(file.parents[1]).tobytes() == steps.tobytes()
     assert make_spool(file.parents[1], 7).name == "part-00008.steps", "a resumed run leaves it alone"

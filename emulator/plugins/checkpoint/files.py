@@ -31,7 +31,7 @@ from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
-from emulator.files import Closing, Lock, Owner, sync_folder, write_whole
+from emulator.files import Closing, Lock, Owner, is_plain, sync_folder, write_whole, written_by
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer, padded
@@ -44,6 +44,7 @@ PART = ".part"
 _LOCK = ".lock"
 _COMPLETE = re.compile(r"checkpoint-(\d{6,})")
 _UNFINISHED = re.compile(rf"checkpoint-\d{{6,}}\.[\w-]+{re.escape(PART)}")
+_SHARD = re.compile(r"[\w-]+-(model|optimiser)")
 _OWNER = "owner.json"
 """File with the writer of an unfinished checkpoint. A folder without it is not feedrate's."""
 
@@ -182,13 +183,14 @@ def remove(path: Path) -> None:
 def _own(path: Path) -> list[str] | None:
     """Return the files of a checkpoint's folder; None if some may not be feedrate's. Raises OSError."""
     files = list(path.iterdir())
-    if not all(file.is_file() and not file.is_symlink() for file in files):
+    if path.is_symlink() or not all(is_plain(path, file) for file in files):
         return None
     names = {file.name for file in files} - {_OWNER}
     if not names and not any(file.stat().st_size for file in files):
         return []  # begun or almost removed, and then interrupted: it is empty
     if (path / _OWNER).is_file() and Owner.read((path / _OWNER).read_bytes()) is not None:
-        return sorted(names)
+        plain = {(written_by(name) or (name,))[0] for name in names}
+        return sorted(names) if all(_SHARD.fullmatch(name) for name in plain - {MARKER}) else None
     try:
         marker = build(Marker, read_json(path / MARKER))
     except (SpecError, StorageError):

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -23,7 +23,7 @@ import numpy as np
 from emulator.config.reader import build, read_json, stated, to_plain, toml_text
 from emulator.config.recipe import Recipe
 from emulator.config.workload import Workload
-from emulator.errors import SpecError, storage_errors
+from emulator.errors import FeedrateError, SpecError, storage_errors
 from emulator.files import write_whole, written_by
 from emulator.launch.launched import claims
 from emulator.plugins.recorder.describe import Described, describe, main_loader, reading_seconds
@@ -51,8 +51,8 @@ RECORD, PROFILE, WORKLOAD, RECIPE, PARTS = (
     "parts",
 )
 _HEAD = "# Recorded by feedrate; record.json in this folder has the evidence.\n"
-_OURS = {RECORD, PROFILE, WORKLOAD, RECIPE, PARTS, ".lock"}
-_PART = re.compile(r"rank-\d{5}\.json")
+_OURS = re.compile(rf"{RECORD}|{PROFILE}|{WORKLOAD}|{RECIPE}|{PARTS}|\.lock")
+_PART = re.compile(r"rank-\d{5}\.(json|parquet)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +85,40 @@ def prepare(folder: Path, force: bool) -> None:
         names = {entry.name for entry in folder.iterdir()}
     if several()[1] > 1 and names <= {PARTS, ".lock"}:
         return  # another rank was first
-    # A kill or a power cut may have left the temporary file of one of ours.
-    foreign = {name for name in names if (written_by(name) or (name,))[0] not in _OURS}
+    with storage_errors("cannot look into the folder"):
+        foreign = _others(folder, names)
     if foreign or (names and not force):
-        what = f"has {sorted(foreign)[0]!r}, which is no recording" if foreign else "exists already"
+        what = f"has {foreign[0]!r}, which is no recording" if foreign else "exists already"
         raise SpecError(f"{folder} {what}", "choose another --out" + ("" if foreign else ", or add --force"))
     with storage_errors("cannot clear the folder"):
         for name in names:
             path = folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _others(folder: Path, names: set[str]) -> list[str]:
+    """Return the names in the folder that may not be feedrate's: all, without a record. Raises OSError."""
+    parts = folder / PARTS
+    foreign = _foreign(names, _OURS)
+    if parts.is_symlink():
+        foreign.append(PARTS)
+    elif PARTS in names:
+        foreign += _foreign((entry.name for entry in parts.iterdir()), _PART)
+    made = {name for name in names if not written_by(name)} - {PARTS, ".lock"}
+    return foreign if foreign or not made or _is_recording(folder) else sorted(made)
+
+
+def _foreign(names: Iterable[str], ours: re.Pattern[str]) -> list[str]:
+    """Return the names that no recording has. A kill or a power cut may leave a temporary file of ours."""
+    return sorted(name for name in names if not ours.fullmatch((written_by(name) or (name,))[0]))
+
+
+def _is_recording(folder: Path) -> bool:
+    try:
+        record = read_json(folder / RECORD)
+    except FeedrateError:
+        return False
+    return isinstance(record, dict) and record.get("feedrate") == "recording"
 
 
 def write(folder: Path, watch: Watch, ran: Ran, *, why: str, warmup: int) -> Written:
@@ -142,7 +167,7 @@ def _put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) 
         write_steps(parts / f"rank-{rank:05d}.parquet", tables)
         write_whole(parts / f"rank-{rank:05d}.json", json_text(seen))
         loaded = []
-        for path in sorted(path for path in parts.iterdir() if _PART.fullmatch(path.name)):
+        for path in sorted(path for path in parts.glob("*.json") if _PART.fullmatch(path.name)):
             one = build(Observation, read_json(path))
             rows = read_rows(path.with_suffix(".parquet"), SEEN)
             loaded.append((one, [rows[rows["loader"] == n] for n in range(len(one.loaders))]))
