@@ -10,9 +10,8 @@ from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import SpecError
 from emulator.plugins.checkpoint.cycle import Report, checkpoint_of
 from emulator.plugins.mlperf.export import export_result
-from emulator.plugins.mlperf.results import import_folder, write_imports
 from emulator.plugins.mlperf.rules import self_check
-from emulator.record.out import read_result, write_result
+from emulator.record.out import write_result
 from emulator.record.result import Checkpoint, RunResult
 
 GIB = 2**30
@@ -134,20 +133,6 @@ def test_a_subset_is_8_ranks_and_since_v3_of_the_8b_model_only(name, ranks, vers
 def test_v1_has_no_checkpoints():
     with pytest.raises(SpecError, match="has no checkpoints"):
         self_check(run(), version="v1.0")
-
-
-def test_what_is_exported_comes_back(tmp_path):
-    exported(run(), tmp_path)
-    imports = import_folder(tmp_path / "folder")
-    write_imports(imports, tmp_path / "back", ("feedrate",), False)
-    before, after = run(), read_result(tmp_path / "back")
-    for key in ("seconds", "bytes"):
-        for direction in ("write", "read"):
-            of_both = [
-                [getattr(made, key) for made in result.checkpoints if made.direction == direction]
-                for result in (before, after)
-            ]
-            assert of_both[0] == of_both[1]
 
 
 def test_a_scaled_checkpoint_is_an_override_and_not_closed(tmp_path):

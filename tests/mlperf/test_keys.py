@@ -60,7 +60,7 @@ def test_an_imported_yaml_keeps_no_secret(tmp_path):
     assert "***" in (out / "x.toml").read_text()
 
 
-def test_an_imported_tree_and_its_export_keep_no_secret(tmp_path):
+def test_an_imported_tree_keeps_no_secret(tmp_path):
     run, out = Run().write(tmp_path / "in", "v3.0"), tmp_path / "out"
     (overrides,) = run.rglob("overrides.yaml")
     overrides.write_text(
@@ -76,9 +76,6 @@ def test_an_imported_tree_and_its_export_keep_no_secret(tmp_path):
         done = feedrate("import", run, "--out", out, "--force", *flags)
         assert done.status == 0, done.err
         without_secret(out, done.out, done.err)
-    done = feedrate("export", "--mlperf", out, "--out", tmp_path / "exported")
-    assert done.status == 0, done.err
-    without_secret(tmp_path / "exported", done.out, done.err)
 
 
 @settings(max_examples=60)

@@ -123,7 +123,7 @@ CASES = (
     Case("checkpoints of 70B", written("llama3-70b", 64, 8)),
     Case("a subset of 70B", written("llama3-70b", subset=True), ("4.3.5",)),
     Case("a subset of 8B", written(subset=True)),
-    Case("a subset of 16", written(ranks=16, subset=True), ("4.3.5", "4.6.1")),
+    Case("a subset of 16", written("llama3-70b", 16, subset=True), ("4.3.5", "4.6.1")),
     Case("two copies", written(ranks=16), ("4.6.1",)),
     Case("half a group", of_ranks(written("llama3-70b", 64, 8), 60), ("4.6.1", "4.6.4")),
     Case("four ranks a host", written(ranks=8, hosts=2), ("4.6.2",)),

@@ -9,15 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import pytest
-from artefacts import Run
 from test_export_checkpoints import run as checkpoint_result
 
 from emulator.plugins.mlperf.export import export_result
-from emulator.plugins.mlperf.results import import_folder, write_imports
 from emulator.record.out import write_result
 
 CHECKOUT = Path(os.environ.get("MLPERF_STORAGE", "."))
@@ -62,14 +59,3 @@ def test_reportgen_reads_checkpoints(tmp_path):
     shown = reportgen(tmp_path, tmp_path / "exported" / "results")
     assert "checkpointing" in shown and "8b" in shown
     assert "CLOSED" in shown and "[INVALID]" not in shown and "failed with error" not in shown
-
-
-def test_reportgen_sees_what_was_imported_from_v1(tmp_path):
-    for number in range(2):
-        Run(start=datetime(2024, 8, 29, number)).write(tmp_path / "in" / f"run{number}", "v1.0", logs=False)
-    write_imports(import_folder(tmp_path / "in"), tmp_path / "out", ("feedrate", "import"), False)
-    export_result(tmp_path / "out", tmp_path / "exported")
-    shown = reportgen(tmp_path, tmp_path / "exported" / "results")
-    for name in ("20240829_000000", "20240829_010000"):
-        assert f"training_run_unet3d_{name}" in shown
-    assert "h100" in shown and "failed" not in shown.lower()

@@ -1,7 +1,7 @@
 """Export a result in MLPerf Storage's layout (v2.0 and v3.0), marked as no submission, with a self-check.
 
 FOLDER/NOT_A_SUBMISSION.txt, FOLDER/self-check.json
-FOLDER/results/training/MODEL/run/YYYYMMDD_HHmmss/    a folder for each run; imported ones in their layout
+FOLDER/results/training/MODEL/run/YYYYMMDD_HHmmss/    a folder for each run
 FOLDER/results/checkpointing/MODEL/YYYYMMDD_HHmmss/   of a checkpoint run
 
 Fields, units and formulas are DLIO's, errors included: its MB is 2^20 bytes, its GB 2^30, and its throughput
@@ -29,12 +29,10 @@ from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload, stored_workload
 from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
-from emulator.plugins.mlperf.agreement import stated_config
-from emulator.plugins.mlperf.config import Config, parse_overrides
-from emulator.plugins.mlperf.results import read_documents
+from emulator.plugins.mlperf.config import Config
+from emulator.plugins.mlperf.published import GIB, MIB
 from emulator.plugins.mlperf.rules import VERSIONS, Check, model_and_accelerator, self_check, version_for
-from emulator.plugins.mlperf.summary import GIB, MIB
-from emulator.plugins.mlperf.tree import ADDED, RunFolder, write_json, write_run
+from emulator.plugins.mlperf.tree import RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
 from emulator.record.result import Checkpoint, Point, RunResult
 from emulator.record.steps import Steps, read_steps
@@ -88,21 +86,15 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
 
 
 def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
-    """Return the documents of each run: the imported ones, or new ones made from the measurements.
+    """Return the documents of each run, made from the measurements.
 
     Raises SpecError, StorageError.
     """
-    imported = result.environment.get("imported")
-    if result.kind == "imported" or imported is not None:
-        if not isinstance(imported, list) or (result.points and len(imported) != len(result.points)):
-            raise SpecError(f"{out} does not name the runs it was imported from", "import it again")
-        runs = read_documents(out, result)
-        return [run if run.layout == "v2.0" or not result.points else _for_newer(run, result) for run in runs]
     if result.kind == "checkpoint":
         return [_checkpoint_run(result)]
     if result.kind in MEASURED:
         return _training_runs(out, result, version)
-    kinds = "only runs, sweeps, checkpoints and imports are exported"
+    kinds = "only feedrate's own runs, sweeps and checkpoints are exported"
     raise SpecError(f"{out} is of the kind {result.kind}", kinds)
 
 
@@ -140,24 +132,6 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w-]", "_", name)[:80] or "run"
 
 
-def _for_newer(run: RunFolder, result: RunResult) -> RunFolder:
-    """Return a run of v1.0 with the metadata that the tools of v2.0 and v3.0 require."""
-    stamp = re.sub(r"\D", "", str(run.summary.get("start", ""))[:19])
-    config = stated_config(run)
-    texts = [text for text in run.configs.get("overrides.yaml") or [] if "=" in text]
-    overrides = {".".join(change.path): change.value for change in parse_overrides(texts).changes}
-    metadata = _metadata(
-        kind="training",
-        name=f"{stamp[:8]}_{stamp[8:]}" if len(stamp) == 14 else _file_name(run.name),
-        workload=str(result.workload["name"]),
-        ranks=int(run.summary["num_accelerators"]),
-        config=config.table if config else {},
-        overrides=overrides,
-        place=str(overrides.get("dataset.data_folder", "")),
-    )
-    return replace(run, metadata={file: {**value, ADDED: True} for file, value in metadata.items()})
-
-
 # ---- What every run has.
 
 
@@ -174,7 +148,6 @@ def _run_folder(
     place = str(result.dataset.get("path", ""))
     return RunFolder(
         name=name,
-        layout="v2.0",
         summary=summary,
         metadata=_metadata(kind, name, workload, summary["num_accelerators"], config, overrides, place),
         configs={
@@ -205,19 +178,17 @@ def _metadata(
     counts = {key: value for key, value in config.get("checkpoint", {}).items() if key in _COUNTS}
     arguments = {"model": model, "num_processes": ranks, _PLACES[kind]: place, "results_dir": "results"}
     return {
-        f"{kind}_{name}_metadata.json": {
-            "benchmark_type": kind,
-            "model": model,
-            "command": "run",
-            "run_datetime": name,
-            "num_processes": ranks,
-            "accelerator": accelerator or None,
-            "args": {**arguments, **counts},
-            "parameters": config,
-            "override_parameters": overrides,
-            "verification": "closed" if set(overrides) <= _CLOSED else "open",
-            "made_by": "feedrate: not an official MLPerf Storage submission",
-        }
+        "benchmark_type": kind,
+        "model": model,
+        "command": "run",
+        "run_datetime": name,
+        "num_processes": ranks,
+        "accelerator": accelerator or None,
+        "args": {**arguments, **counts},
+        "parameters": config,
+        "override_parameters": overrides,
+        "verification": "closed" if set(overrides) <= _CLOSED else "open",
+        "made_by": "feedrate: not an official MLPerf Storage submission",
     }
 
 

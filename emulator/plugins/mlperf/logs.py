@@ -1,8 +1,8 @@
-"""Logs of a run's ranks: the times of each step, and DLIO's figures of each block of steps. Pure.
+"""Logs of a run's ranks: the times of each step, and DLIO's AU of each block of steps. Pure.
 
 A block is the steps between two checkpoints. DLIO logs for each of its steps `load` (the wait for a batch),
 `proc` (load and compute together, measured) and `compute` (nominal in v1.0, the measured sleep later), and
-for each block `au` and `throughput`, from which the length of the block follows.
+for each block its AU, from which the length of the block follows.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ import numpy as np
 from emulator.analysis.parts import Floats
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.summary import PublishedTraining
+from emulator.plugins.mlperf.published import Published
 from emulator.plugins.mlperf.tree import RunFolder, as_table
 from emulator.record.steps import STEP, Steps
 
-ROUNDING = 0.001
-"""Tolerance of comparisons of AU. A sleep is never too short, so a recomputed AU is at most the published."""
+_ROUNDING = 0.001
+"""Largest difference between the AU of the logs and that of the summary. Shares of 1."""
 _LONGEST_STEP = 1e7  # seconds
-_LONGEST_BLOCK = 1e10  # seconds
-_MOST_BLOCKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,86 +33,88 @@ class Block:
     rank: int
     epoch: int
     """Number of the epoch, from 0."""
-    number: int
-    """Number of the block in its epoch, from 1."""
     load: Floats
     proc: Floats
     compute: Floats
     au: float
     """Published AU, 0 to 1."""
-    throughput: float
-    """Published samples/s of this rank."""
 
     @property
     def steps(self) -> int:
         return len(self.proc)
 
-    def seconds(self, batch: int, skips: int) -> float:
-        """Return the duration of the block, first step and barriers included.
-
-        It follows from the published AU (compute / time, both without the first step), or else from the
-        throughput: (steps - skips) steps over the whole time (skips 0) or over the time without the first
-        step. It is at least the sum of the steps.
-        """
-        first = float(self.proc[0])
+    @property
+    def seconds(self) -> float:
+        """Duration of the block, first step and barriers included, by its AU: at least that of its steps."""
         least = float(self.proc.sum())
-        if self.au > 0 and self.steps > 1:
-            return max(least, float(self.compute[1:].sum()) / self.au + first)
-        if self.throughput > 0 and self.steps > skips:
-            whole = (self.steps - skips) * batch / self.throughput
-            return max(least, whole + (first if skips else 0.0))
+        if self.au > 0:
+            return max(least, float(self.compute[1:].sum()) / self.au + float(self.proc[0]))
         return least
 
 
-def read_blocks(run: RunFolder, accelerators: int) -> list[Block]:
-    """Read the blocks of all ranks; none unless every rank has a log. Raises SpecError."""
-    if run.logs.keys() != set(map(str, range(accelerators))):
+def read_blocks(run: RunFolder, published: Published) -> list[Block]:
+    """Read the blocks of all ranks; none unless every rank has a log.
+
+    Raises SpecError if a log cannot be read, or if the summary's AU does not follow from the logs.
+    """
+    if run.logs.keys() != set(map(str, range(published.num_accelerators))):
         return []
     blocks: list[Block] = []
-    shapes: set[tuple[tuple[int, int, int], ...]] = set()
-    for rank in range(accelerators):
+    shapes: set[tuple[tuple[int, int], ...]] = set()
+    for rank in range(published.num_accelerators):
         of_rank = _blocks_of_rank(run.logs[str(rank)], rank, f"{run.name}/{rank}_output.json")
-        shapes.add(tuple((block.epoch, block.number, block.steps) for block in of_rank))
+        shapes.add(tuple((block.epoch, block.steps) for block in of_rank))
         blocks += of_rank
     if not blocks or len(shapes) > 1:
         raise SpecError(f"{run.name}: the logs of its ranks do not have the same steps")
+    logged = mean_of(blocks, [block.au for block in blocks])
+    if abs(logged - published.au) > _ROUNDING:
+        both = f"{logged * 100:.2f} % and {published.au * 100:.2f} %"
+        raise SpecError(f"{run.name}: the logs belong to another run: AU by logs and by summary is {both}")
     return blocks
 
 
 def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]:
-    """Read the blocks of a log that have steps. Raises SpecError."""
+    """Read the blocks of a log that have steps, in their order. Raises SpecError."""
     blocks = []
-    epochs = sorted((key for key in log if key.isdecimal() and len(key) < 9), key=int)
-    for epoch, key in enumerate(epochs):
+    for epoch, key in enumerate(sorted(filter(_is_number, log), key=int)):
         table = as_table(log[key])
-        load, proc, compute, au, throughput = (
-            as_table(table.get(column)) for column in ("load", "proc", "compute", "au", "throughput")
-        )
-        numbers = [block.removeprefix("block") for block in load if block.startswith("block")]
-        if len(numbers) > _MOST_BLOCKS or not all(n.isdecimal() and len(n) < 9 for n in numbers):
+        numbers = [block.removeprefix("block") for block in as_table(table.get("load"))]
+        if not all(map(_is_number, numbers)):
             raise SpecError(f"{name}: epoch {key} has blocks with other names than block1, block2 ...")
         for number in sorted(numbers, key=int):
-            block = f"block{number}"
-            columns: dict[str, Floats] = {}
-            for column, values in (("load", load), ("proc", proc), ("compute", compute)):
-                seconds = values.get(block)
-                if not isinstance(seconds, list) or not all(
-                    type(value) in (int, float) and 0 <= value <= _LONGEST_STEP for value in seconds
-                ):
-                    raise SpecError(f"{name}: {column} of {block} must be a list of seconds")
-                columns[column] = np.array(seconds, dtype=np.float64)
-            if len({len(column) for column in columns.values()}) != 1:
-                raise SpecError(f"{name}: {block} of epoch {epoch + 1} has lists of different lengths")
-            percent, rate = (
-                float(value) if isinstance(value, int | float) and 0 <= value <= 1e15 else 0.0
-                for value in (au.get(block), throughput.get(block))
-            )
-            if len(columns["proc"]):
-                blocks.append(Block(rank, epoch, int(number), **columns, au=percent / 100, throughput=rate))
+            block = _block(table, f"block{number}", rank, epoch, name)
+            if block.steps:
+                blocks.append(block)
     return blocks
 
 
-def step_rows(blocks: Sequence[Block], workload: Workload, skips: int) -> Steps:
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 9
+
+
+def _block(table: Mapping[str, Any], block: str, rank: int, epoch: int, name: str) -> Block:
+    """Read the block named `block` in the table of an epoch. Raises SpecError."""
+    load, proc, compute = (_seconds(table, column, block, name) for column in ("load", "proc", "compute"))
+    if not len(load) == len(proc) == len(compute):
+        raise SpecError(f"{name}: {block} of epoch {epoch + 1} has lists of different lengths")
+    percent = as_table(table.get("au")).get(block)
+    if not isinstance(percent, int | float) or not 0 <= percent <= 1000:
+        percent = 0.0
+    return Block(rank, epoch, load, proc, compute, au=percent / 100)
+
+
+def _seconds(table: Mapping[str, Any], column: str, block: str, name: str) -> Floats:
+    """Return the seconds of each step in a column of a log. Raises SpecError."""
+    values = as_table(table.get(column)).get(block)
+    if not isinstance(values, list) or not all(
+        type(value) in (int, float) and 0 <= value <= _LONGEST_STEP for value in values
+    ):
+        raise SpecError(f"{name}: {column} of {block} must be a list of seconds")
+    return np.array(values, dtype=np.float64)
+
+
+def step_rows(blocks: Sequence[Block], workload: Workload) -> Steps:
     """Convert blocks to rows of feedrate's step log, as point 0.
 
     Compute is nominal, and the rest of the sleep is overshoot. If no log exceeds nominal compute, as in v1.0,
@@ -131,7 +131,7 @@ def step_rows(blocks: Sequence[Block], workload: Workload, skips: int) -> Steps:
         before = done.get((block.rank, block.epoch), 0)
         begin = clock.get(block.rank, 0.0)
         slept = block.compute if measured else block.proc - block.load
-        barrier = (block.seconds(batch, skips) - float((block.load + slept).sum())) / block.steps
+        barrier = (block.seconds - float((block.load + slept).sum())) / block.steps
         ends = np.cumsum(block.load + slept + barrier)
         rows["rank"], rows["epoch"] = block.rank, block.epoch
         rows["step"] = before + np.arange(block.steps)
@@ -147,53 +147,30 @@ def step_rows(blocks: Sequence[Block], workload: Workload, skips: int) -> Steps:
     return np.concatenate(parts)
 
 
+def mean_of(blocks: Sequence[Block], values: Sequence[float]) -> float:
+    """Return the mean of the blocks' values as DLIO forms it: in an epoch of a rank weighted by steps."""
+    sums: dict[tuple[int, int], tuple[float, int]] = {}
+    for block, value in zip(blocks, values, strict=True):
+        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
+        sums[block.rank, block.epoch] = (total + value * block.steps, steps + block.steps)
+    return float(np.mean([total / steps for total, steps in sums.values()]))
+
+
 def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
     """Return an epoch's seconds in blocks, by the first rank's clock; None if not recorded."""
-    stats = run.first_epochs.get(str(epoch + 1), {})
-    times = [_seconds(table) for key, table in stats.items() if key.startswith("block")]
-    return sum(filter(None, times)) or None if all(times) else None
+    by_rank = run.epochs.get("0", run.epochs.get("", {}))
+    epoch_table = as_table(by_rank.get(str(epoch + 1)))
+    times = [_span(table) for key, table in epoch_table.items() if key.startswith("block")]
+    if not times or None in times:
+        return None
+    return sum(filter(None, times))
 
 
-def block_seconds(run: RunFolder, block: Block) -> float | None:
-    """Return a block's seconds by its own rank's clock; None if not recorded."""
-    stats = run.epochs.get(str(block.rank), run.epochs.get("", {}) if block.rank == 0 else {})
-    return _seconds(stats.get(str(block.epoch + 1), {}).get(f"block{block.number}"))
-
-
-def _seconds(span: Any) -> float | None:
+def _span(span: Any) -> float | None:
     """Return the seconds from start to end of a span; None if not recorded or impossible."""
     try:
         begin, end = (datetime.fromisoformat(str(span.get(key))) for key in ("start", "end"))
         seconds = (end - begin).total_seconds()
     except (ValueError, TypeError, OverflowError, AttributeError):
         return None
-    return seconds if 0 < seconds < _LONGEST_BLOCK else None
-
-
-def by_epoch(blocks: Sequence[Block], values: Sequence[float]) -> dict[tuple[int, int], float]:
-    """Return the mean of the blocks' values by (rank, epoch), weighted by steps."""
-    sums: dict[tuple[int, int], tuple[float, int]] = {}
-    for block, value in zip(blocks, values, strict=True):
-        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
-        sums[block.rank, block.epoch] = (total + value * block.steps, steps + block.steps)
-    return {key: total / steps for key, (total, steps) in sums.items()}
-
-
-def over_ranks(blocks: Sequence[Block], values: Sequence[float]) -> list[float]:
-    """Return the mean over ranks of `by_epoch`, for each epoch that has blocks."""
-    of_epoch: dict[int, list[float]] = {}
-    for (_, epoch), value in by_epoch(blocks, values).items():
-        of_epoch.setdefault(epoch, []).append(value)
-    return [float(np.mean(of_epoch[epoch])) for epoch in sorted(of_epoch)]
-
-
-def check_logs(run: RunFolder, published: PublishedTraining, blocks: Sequence[Block]) -> None:
-    """Check that the summary's AU follows from the blocks. Raises SpecError."""
-    if not blocks:
-        return
-    logged = over_ranks(blocks, [block.au for block in blocks])
-    if len(logged) != len(published.au) or not np.allclose(logged, published.au, atol=ROUNDING):
-        both = " and ".join(
-            f"{100 * sum(au) / len(au):.2f} % in {len(au)} epochs" for au in (logged, published.au)
-        )
-        raise SpecError(f"{run.name}: the logs belong to another run: AU by logs and by summary is {both}")
+    return seconds if seconds > 0 else None

@@ -1,123 +1,79 @@
-"""Import runs as results, one for each workload or checkpointed model on a system.
-
-OUT/run.json, OUT/steps.parquet
-OUT/mlperf-00000.json ...    the documents of each run, from which feedrate export writes them again
-"""
+"""Import runs as results, one for each workload on a system: OUT/run.json, OUT/steps.parquet."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from emulator.config.reader import Source, build, read_json, to_plain
-from emulator.errors import SpecError, StorageError
-from emulator.plugins.mlperf.checkpoints import read_checkpoints
-from emulator.plugins.mlperf.summary import trains
-from emulator.plugins.mlperf.trainings import NOT_IN_NAMES, import_run
-from emulator.plugins.mlperf.tree import Imported, RunFolder, find_runs, read_run, why_no_run
-from emulator.record.out import ResultFolder, check_out, read_result, remove_result
-from emulator.record.result import RunResult
-from emulator.record.steps import Steps
-
-DOCUMENTS = "mlperf-{:05}.json"
+from emulator.errors import SpecError
+from emulator.plugins.mlperf.training import ImportedTraining, import_run, imported_result
+from emulator.plugins.mlperf.tree import find_runs, read_run, why_no_training
+from emulator.record.out import ResultFolder, check_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
     """Runs that were imported from a folder."""
 
-    groups: Mapping[str, Sequence[Imported]]
+    groups: Mapping[str, Sequence[ImportedTraining]]
     """Runs of each result by its name, which begins with the system if there are several."""
     skipped: Mapping[str, str]
     """Reason why a folder was not imported, by its name."""
 
     @property
-    def runs(self) -> list[Imported]:
+    def runs(self) -> list[ImportedTraining]:
         return [run for runs in self.groups.values() for run in runs]
 
     @property
     def notes(self) -> dict[str, tuple[str, ...]]:
-        """Sentences on left-out, missing or contradictory documents, by the name of an imported run."""
-        return {imported.run.name: imported.said for imported in self.runs if imported.said}
+        """Sentences on left-out documents, by the name of an imported run."""
+        return {imported.run.name: imported.unread for imported in self.runs if imported.unread}
 
 
 def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imports:
     """Read the runs at or below `folder`. Raises SpecError if there are none, StorageError.
 
-    `workload` is the name of the workload of runs without a configuration. With `strict`, the first run with
-    a file that cannot be read raises SpecError.
+    `workload` is the name of the workload of runs without a configuration. With `strict`, a run or a file
+    that cannot be read raises SpecError.
     """
-    groups: dict[object, list[Imported]] = {}
+    groups: dict[object, list[ImportedTraining]] = {}
     skipped: dict[str, str] = {}
     for path in find_runs(folder):
         name = path.relative_to(folder).as_posix() if path != folder else folder.resolve().name
         try:
-            imported = _import_one(path, name, workload, strict)
+            if why := why_no_training(path, name):
+                raise SpecError(f"{name}: {why}")
+            imported = import_run(read_run(path, name), workload)
+            groups.setdefault(imported.group, []).append(imported)
         except SpecError as error:
-            if strict:
-                raise
-            skipped[name] = (
-                str(error).removeprefix(f"{path}/").removeprefix(f"{name}/").removeprefix(f"{name}: ")
-            )
-            continue
-        groups.setdefault(imported.group, []).append(imported)
-    for runs in groups.values():
-        runs.sort(key=lambda one: one.order)
-    if not groups:
-        name, why = next(iter(skipped.items()))
-        more = f", and {len(skipped) - 1} more folders" if len(skipped) > 1 else ""
-        raise SpecError(f"{folder}: no run could be imported ({name}: {why}{more})")
-    return Imports(groups=_by_name(list(groups.values())), skipped=skipped)
+            why = str(error)
+            for prefix in (f"{path}/", f"{name}/", f"{name}: "):
+                why = why.removeprefix(prefix)
+            skipped[name] = why
+    imports = Imports(groups=_by_name(list(groups.values())), skipped=skipped)
+    reasons = [*skipped.items(), *((name, notes[0]) for name, notes in imports.notes.items())]
+    if not groups or (strict and reasons):
+        name, why = reasons[0]
+        more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        what = "a file cannot be read" if groups else "no run could be imported"
+        raise SpecError(f"{folder}: {what} ({name}: {why}{more})")
+    return imports
 
 
-def _import_one(path: Path, name: str, workload: str, strict: bool) -> Imported:
-    """Read the run in `path`. Raises SpecError, StorageError."""
-    if why := why_no_run(path, name):
-        raise SpecError(f"{name}: {why}")
-    run = read_run(path, name, strict)
-    if not trains(run):
-        return read_checkpoints(run)
-    try:
-        return import_run(run, workload)
-    except SpecError as error:
-        if strict or not run.logs:
-            raise
-        of_logs = f"its logs: {error.what.removeprefix(f'{name}: ')}"
-    # The summary may be usable without the logs.
-    return import_run(replace(run, unread=(*run.unread, of_logs)), workload, with_logs=False)
-
-
-def _by_name(groups: Sequence[list[Imported]]) -> dict[str, list[Imported]]:
-    """Return the groups by a name fit for a path, which begins with the system if there are several.
-
-    Groups of one name are told apart by the second of `named`, or else by a number.
-    """
+def _by_name(groups: Sequence[list[ImportedTraining]]) -> dict[str, list[ImportedTraining]]:
+    """Return the groups by a name fit for a path, which begins with the system if there are several."""
     several = len({runs[0].run.system for runs in groups}) > 1
-    words = [(runs[0].run.system * several, *runs[0].named) for runs in groups]
-    count = Counter((system, name) for system, name, _ in words)
-    named: dict[str, list[Imported]] = {}
-    for runs, (system, called, apart) in zip(groups, words, strict=True):
-        parts = (system, called, apart * (count[system, called] > 1))
-        base = name = NOT_IN_NAMES.sub("-", " ".join(filter(None, parts))) or "training"
-        number = 1
-        while name in named:
-            number += 1
-            name = f"{base}-{number}"
-        named[name] = runs
+    named: dict[str, list[ImportedTraining]] = {}
+    taken: Counter[str] = Counter()
+    for runs in groups:
+        words = [runs[0].run.system] * several + [runs[0].workload.name]
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", " ".join(filter(None, words))) or "training"
+        taken[name] += 1
+        named[f"{name}-{taken[name]}" if taken[name] > 1 else name] = runs
     return named
-
-
-def results_of(imports: Imports, command: Sequence[str]) -> dict[str, tuple[RunResult, Steps]]:
-    """Return the result and the steps of each group by its name."""
-    results = {name: runs[0].result(runs, command) for name, runs in imports.groups.items()}
-    for result, _ in results.values():
-        for number, facts in enumerate(result.environment["imported"]):
-            facts["documents"] = DOCUMENTS.format(number)
-    return results
 
 
 def write_imports(
@@ -127,40 +83,13 @@ def write_imports(
 
     Raises SpecError, StorageError.
     """
-    results = results_of(imports, command)
-    folders = {name: out / name if len(results) > 1 else out for name in results}
-    renamed = _renamed(out, [*folders.values()], [result for result, _ in results.values()]) if force else []
-    for path in (*folders.values(), *renamed):
+    several = len(imports.groups) > 1
+    folders = {name: out / name if several else out for name in imports.groups}
+    for path in folders.values():
         check_out(path, force)
-    for path in renamed:
-        remove_result(path)
-    for name, (result, steps) in results.items():
+    for name, runs in imports.groups.items():
+        result, steps = imported_result(runs, command)
         result = replace(result, label=label or result.label)
         with ResultFolder.create(folders[name], result, force=force) as folder:
-            for number, imported in enumerate(imports.groups[name]):
-                folder.keep(DOCUMENTS.format(number), json.dumps(to_plain(imported.run, named=True)))
             folder.complete(steps if len(steps) else None)
     return folders
-
-
-def _renamed(out: Path, taken: Sequence[Path], results: Sequence[RunResult]) -> list[Path]:
-    """Return earlier results of these runs at or below `out` whose names have changed."""
-
-    def runs_of(result: RunResult) -> set[tuple[str, str]]:
-        imported = result.environment.get("imported")
-        return {(one["run"], one["start"]) for one in imported} if isinstance(imported, list) else set()
-
-    runs = {run for result in results for run in runs_of(result)}
-    earlier = []
-    for path in [out, *out.iterdir()] if out.is_dir() else ():
-        if path not in taken and path.is_dir() and not path.is_symlink():
-            with suppress(SpecError, StorageError, KeyError, TypeError):
-                before = runs_of(read_result(path))
-                earlier += [path] * (bool(before) and before <= runs)
-    return earlier
-
-
-def read_documents(out: Path, result: RunResult) -> list[RunFolder]:
-    """Read the documents that the result in OUT was imported from. Raises SpecError, StorageError."""
-    files = [out / DOCUMENTS.format(number) for number in range(len(result.environment["imported"]))]
-    return [build(RunFolder, read_json(file), Source(str(file))) for file in files]

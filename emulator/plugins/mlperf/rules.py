@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import pairwise
-from statistics import fmean
 from typing import Any, Literal
 
 from emulator.config.catalog import names
@@ -228,7 +227,7 @@ def _trained_run(result: RunResult, number: int, au: float | None) -> TrainedRun
         }
     return TrainedRun(
         point=point,
-        au=fmean(facts.get("au_published") or [point.au if au is None else au]),
+        au=facts.get("au_published", point.au if au is None else au),
         seed=facts.get("seed"),
         saved=facts.get("saved"),
         memory=facts.get("memory_bytes"),

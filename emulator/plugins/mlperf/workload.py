@@ -24,7 +24,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config
-from emulator.plugins.mlperf.summary import within
+from emulator.plugins.mlperf.published import within
 from emulator.registry import FORMATS
 from emulator.units import BLOCK_BYTES
 

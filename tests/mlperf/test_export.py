@@ -1,0 +1,88 @@
+"""What feedrate measured goes out in MLPerf's layout, and nothing is left of an export that failed."""
+
+from __future__ import annotations
+
+import json
+import resource
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from command import feedrate
+from test_import import imported
+from test_rules import swept
+
+from emulator.analysis.throughput import loop_seconds
+from emulator.errors import StorageError
+from emulator.plugins.mlperf.export import export_result
+from emulator.plugins.mlperf.rules import self_check
+from emulator.plugins.mlperf.tree import find_runs, read_run
+from emulator.record.out import read_result, write_result
+from emulator.record.steps import STEP, read_steps, write_steps
+
+
+def test_what_feedrate_measured_comes_back(tiny, tmp_path):
+    done = feedrate(
+        "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "-n", 2, "--epochs", 1, "--cache", "warm",
+        "--set", "accelerator.step_seconds=0.02", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    export_result(tmp_path / "out", tmp_path / "exported")
+    (folder,) = find_runs(tmp_path / "exported")
+    summary = json.loads((folder / "summary.json").read_text())
+    # What MLPerf's own reportgen reads (make test-mlperf runs it).
+    assert folder.relative_to(tmp_path / "exported").as_posix().startswith("results/training/unet3d/run/")
+    metadata = read_run(folder).metadata
+    assert {"benchmark_type", "run_datetime", "num_processes", "parameters"} <= metadata.keys()
+    config = read_run(folder).configs["config.yaml"]["workload"]
+    assert config["model"]["name"] == metadata["model"] == "unet3d" and config == metadata["parameters"]
+    for key in ("num_files_train", "num_samples_per_file", "record_length_bytes"):
+        assert type(config["dataset"][key]) is int
+    assert config["train"]["epochs"] == 1, "what was run, not what the workload asks for"
+    overrides = metadata["override_parameters"]
+    assert {"dataset.num_files_train", "reader.read_threads"} <= overrides.keys()
+    assert all(text.count("=") == 1 for text in read_run(folder).configs["overrides.yaml"])
+    assert len(summary["host_memory_GB"]) == len(summary["host_cpu_count"]) == summary["num_hosts"]
+    assert "not an official" in summary["feedrate"]
+    metric = summary["metric"]
+    rate = metric["train_throughput_mean_samples_per_second"]
+    before, after = read_result(tmp_path / "out"), imported(tmp_path / "exported", tmp_path / "back")
+    (measured,), (back,) = before.points, after.points
+    size = measured.bytes / measured.samples
+    assert metric["train_io_mean_MB_per_second"] == pytest.approx(rate * size / 2**20)
+    for key in ("ranks", "steps", "samples", "epochs"):
+        assert getattr(back, key) == getattr(measured, key)
+    rows = read_steps(tmp_path / "out")
+    assert back.bytes == pytest.approx(measured.bytes, rel=1e-5)
+    assert back.seconds == pytest.approx(loop_seconds(rows))
+    assert back.au_first == pytest.approx(measured.au_first, rel=1e-6)
+    rules = {rule.name: rule for rule in self_check(before)[0].rules}
+    assert rules["accelerators on a host"].met and rules["shuffle seeds"].met
+    assert rules["steps an epoch"].met is False and rules["parameters of the workload"].met is False
+
+
+def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
+    """Two ranks: 20 steps, then 2 of another epoch; files of many samples. A full disk leaves nothing."""
+    whole = swept("resnet50-h100", epochs=2, steps=22)
+    order = np.tile(np.arange(22), 2)
+    rows = np.zeros(44, STEP)
+    rows["rank"], rows["epoch"], rows["step"] = np.repeat([0, 1], 22), order // 20, order % 20
+    rows["wait"], rows["compute"], rows["begin"] = 0.01, 0.162, order * 0.172
+    for moment in ("requested", "arrived"):
+        rows[moment] = np.nan
+    (tmp_path / "out").mkdir()
+    write_result(tmp_path / "out", replace(whole, points=whole.points[:1], status="complete", reason=""))
+    write_steps(tmp_path / "out", rows)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, usual[1]))  # a disk that is full after 400 bytes
+    try:
+        with pytest.raises(StorageError):
+            export_result(tmp_path / "out", tmp_path / "exported")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert not (tmp_path / "exported").exists()
+    export_result(tmp_path / "out", tmp_path / "exported")
+    (run,) = map(read_run, find_runs(tmp_path / "exported"))
+    assert run.summary["epochs"] == 1 and set(run.logs["1"]) == {"1", "hostname"}
+    config = run.configs["config.yaml"]["workload"]["dataset"]
+    assert run.summary["num_samples_per_file"] == config["num_samples_per_file"] == 1251
