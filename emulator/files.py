@@ -147,10 +147,15 @@ def refuse_existing(path: Path, force: bool) -> None:
         raise SpecError(f"{path} exists already", "choose another --out, or add --force")
 
 
-def require_room(folder: Path, needed: int, what: str, hint: str) -> None:
-    """Raise SpecError if `folder` has fewer free bytes than `what` needs, StorageError without the folder."""
+def require_folder(folder: Path) -> None:
+    """Raise StorageError without the folder: made in place of a missing mount, it is on another disk."""
     if not folder.is_dir():
         raise StorageError(f"there is no folder {folder}", "mount the storage, or check the path")
+
+
+def require_room(folder: Path, needed: int, what: str, hint: str) -> None:
+    """Raise SpecError if `folder` has fewer free bytes than `what` needs, StorageError without the folder."""
+    require_folder(folder)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise SpecError(f"{what} need {show_bytes(needed)}, but {folder} has {show_bytes(free)} free", hint)

@@ -19,6 +19,7 @@ from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import launch
 from emulator.record.machine import cores
+from emulator.report.view import measured_on
 from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.answer import answer_lines
@@ -94,6 +95,7 @@ def _say(question: Question, answer: Answer, seconds: float) -> None:
     if live.for_programs():
         live.answer(
             {
+                "measured": measured_on(answer.storage),
                 "answer": [asdict(line) for line in lines],
                 "out": str(question.out),
                 "seconds": seconds,
@@ -103,7 +105,7 @@ def _say(question: Question, answer: Answer, seconds: float) -> None:
         )
         return
     width = max(len(line.says) for line in lines)
-    print()
+    print(f"\nstorage: {measured_on(answer.storage)}")
     for line in lines:
         print(f"{line.says:{width}}  limit: {line.limit}" if line.limit else line.says)
     print(f"\n{show_seconds(seconds)}; feedrate report {question.out / STORAGE} --html page.html")

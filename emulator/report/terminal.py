@@ -13,7 +13,7 @@ from typing import Any
 from emulator.launch.launched import started_by_mpi
 from emulator.record.result import RunResult
 from emulator.report.table import Table, heading, markdown, shortened
-from emulator.report.view import kind_of, limits, marks, notes, title
+from emulator.report.view import kind_of, limits, marks, measured_on, notes, title
 from emulator.text import PrintableStream, shown
 
 PLAIN_WIDTH = 100
@@ -35,6 +35,8 @@ def result_blocks(result: RunResult) -> list[Text | Table]:
     """A result: what qualifies it, its tables, what limits it, its notes, the answer."""
     kind = kind_of(result)
     blocks: list[Text | Table] = [Text(title(result), "bold"), Text(kind.setting(result), "dim")]
+    if storage := measured_on(result):
+        blocks.insert(0, Text(f"storage: {storage}", "dim"))
     blocks += [Text(f"!! {m.sentence}" if m.serious else m.sentence, "bold red") for m in marks(result)]
     blocks += [table for table in kind.tables(result) if not table.detail]
     for limit in limits(result)[-1:]:

@@ -50,6 +50,14 @@ def title(result: RunResult) -> str:
     return str(result.workload.get("title") or result.workload.get("name") or "feedrate")
 
 
+def measured_on(result: RunResult) -> str:
+    """Return the file system, device and mount point that were measured; empty if unknown."""
+    mount = result.environment.get("dataset_mount") or result.environment.get("mount") or {}
+    if not mount.get("mount"):
+        return ""
+    return f"{mount.get('type', '?')} on {mount.get('source', '?')}, mounted at {mount['mount']}"
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A warning that applies to every number of a result."""

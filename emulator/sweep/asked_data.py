@@ -18,6 +18,7 @@ from emulator.dataset.owned import LOCK, look, removable, remove
 from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.writer import exclusive
 from emulator.errors import DatasetError, FeedrateError, SpecError
+from emulator.files import require_folder
 from emulator.run.comm import Comm
 from emulator.run.generate import Filling, generate
 from emulator.run.probe import how_read, read_rate
@@ -62,7 +63,9 @@ class Question:
     command: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Raises SpecError if no answer is possible."""
+        """Raise SpecError if no answer is possible, StorageError if the place is not there."""
+        if isinstance(self.place, Path):
+            require_folder(self.place)
         step = self.workload.accelerator.step_seconds
         if not step:
             raise SpecError(

@@ -18,6 +18,12 @@ pytestmark = pytest.mark.mpi
 WORDS = ("-w", "unet3d-tiny", "--storage", "shaped:400MB/s", "--up-to", 8)
 
 
+def test_a_missing_mount_is_one_line_and_nothing_is_made_in_its_place(tmp_path: Path) -> None:
+    done = feedrate("ask", tmp_path / "mnt" / "place", *WORDS, "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.status == 4 and f"there is no folder {tmp_path}/mnt/place" in done.one_line()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(170)
 def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> None:
@@ -29,6 +35,7 @@ def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> No
     answer = json.loads(done.out.splitlines()[0])
     assert f"{place} feeds " in answer["answer"][0]["says"]
     assert answer["pytorch"]["loader"] == "torch"
+    assert " mounted at /" in answer["measured"]
     assert [path.name for path in place.iterdir()] == ["theirs"]
     knee = answer["storage"]["knee"]
     # Others may keep the cores busy: then the client is the limit, or there is time for one count only.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import mmap
 import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -145,6 +148,50 @@ def test_probing_needs_no_file_and_leaves_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_bytes(bytes(5000))
     assert probe_direct(tmp_path) == answer
+
+
+def test_a_file_system_without_nameless_files_may_have_direct_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FUSE and NFS refuse O_TMPFILE."""
+    answer, opened = probe_direct(tmp_path), os.open
+
+    def refused(path: str, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return opened(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+    (tmp_path / "empty").mkdir()
+    assert probe_direct(tmp_path / "empty") == answer
+
+
+def huge_bytes(address: int) -> int:
+    """Return the bytes of the mapping around `address` that are in huge pages."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(" ")
+        low, dash, high = name.partition("-")
+        if dash:
+            inside = int(low, 16) <= address < int(high, 16)
+        elif inside and name == "AnonHugePages:":
+            return 1024 * int(rest.split()[0])
+    return 0
+
+
+@pytest.mark.parametrize("size", [4096, 65536, 300_000, 2**20 + 12288, 5 * 2**20])
+def test_buffers_of_any_size_lie_in_huge_pages(size: int) -> None:
+    """Of 4 kB pages, an O_DIRECT request is split into as many."""
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not modes.exists() or "[never]" in modes.read_text():
+        pytest.skip("no transparent huge pages")
+    buffers = [aligned_buffer(size) for _ in range(5)]
+    addresses = sorted(ctypes.addressof(ctypes.c_char.from_buffer(buffer)) for buffer in buffers)
+    assert all(address % mmap.PAGESIZE == 0 for address in addresses)
+    assert all(later - address >= size for address, later in pairwise(addresses))
+    for buffer, address in zip(buffers, addresses, strict=True):
+        buffer[0] = 1
+        assert huge_bytes(address) >= 2**21
 
 
 def test_stats_are_exact_and_add_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

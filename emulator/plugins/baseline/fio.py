@@ -102,6 +102,7 @@ class FioFolder(Closing):
         self.keep = False
         self._folder = folder
         with storage_errors("cannot create the folder"):
+            # Not the parents: without its mount, the storage's folder would be made on another disk.
             folder.parent.mkdir(exist_ok=True)
             folder.mkdir(exist_ok=True)
             try:
