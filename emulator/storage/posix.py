@@ -525,8 +525,8 @@ class _SharedPages:
 
 
 _shared_pages = _SharedPages()
-# In a child, a write to a huge page that it shares with its parent would copy it into small pages.
-os.register_at_fork(after_in_child=_shared_pages.forget)
+# After a fork, a write to a huge page that parent and child share copies it into small pages.
+os.register_at_fork(after_in_parent=_shared_pages.forget, after_in_child=_shared_pages.forget)
 
 
 def padded(size: int, alignment: int = BLOCK_BYTES) -> int:
