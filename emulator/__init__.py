@@ -1,8 +1,8 @@
 """feedrate: how many accelerators can this storage feed?
 
-For notebooks and scripts: `generate`, `verify`, `baseline`, `checkpoint`, `simulate`, `read`, `compare`,
-`find_knee`, `figures`, imported when they are used, so that a rank imports nothing of them. `emulator.api`
-also has `run`, `sweep`, `record` and `report`: here these are packages.
+For notebooks and scripts: `generate`, `verify`, `baseline`, `checkpoint`, `plan`, `efficiency`, `read`,
+`compare`, `find_knee`, `figures`, imported when they are used, so that a rank imports nothing of them.
+`emulator.api` also has `run`, `sweep`, `record` and `report`: here these are packages.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
         baseline,
         checkpoint,
         compare,
+        efficiency,
         figures,
         find_knee,
         generate,
+        plan,
         read,
-        simulate,
         verify,
     )
 
 __version__ = "0.2.0"
 __all__ = [
-    "Picture", "Result", "__version__", "baseline", "checkpoint", "compare", "figures", "find_knee",
-    "generate", "read", "simulate", "verify",
+    "Picture", "Result", "__version__", "baseline", "checkpoint", "compare", "efficiency", "figures",
+    "find_knee", "generate", "plan", "read", "verify",
 ]  # fmt: skip
 
 

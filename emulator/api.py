@@ -1,25 +1,19 @@
-"""feedrate in Python: datasets, runs and sweeps by MPI ranks or in virtual time, tables and figures.
+"""feedrate in Python: datasets, runs and sweeps by MPI ranks, plans, tables and figures.
 
 >>> import emulator
->>> made = emulator.simulate("unet3d-a100", "weka-performance", [8, 64, 256, 512], steps=40)
->>> made.table["ranks"].tolist()
-[8, 64, 256, 512]
->>> emulator.find_knee(made.points).sentence.startswith("This storage feeds")
-True
->>> [picture.name for picture in emulator.figures(made)][:3]
-['throughput', 'utilization', 'step-time']
+>>> emulator.plan(["unet3d-a100"], "weka-performance").feeds[0].accelerators
+156
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +22,6 @@ from emulator.analysis.knee import find_knee
 from emulator.cli.entry import rank_server
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
-from emulator.config.workload import load_workload
 from emulator.dataset.manifest import read_manifest
 from emulator.dataset.plan import DatasetPlan
 from emulator.errors import Inconclusive, RankError
@@ -56,10 +49,12 @@ if TYPE_CHECKING:
     from emulator.plugins.page.compare import Comparison
     from emulator.plugins.page.page import Report
     from emulator.plugins.recorder.job import Written
+    from emulator.plugins.systems.efficiency import Efficiency
+    from emulator.plugins.systems.plan import Plan
 
 __all__ = [
-    "Picture", "Result", "baseline", "checkpoint", "compare", "figures", "find_knee", "generate", "read",
-    "record", "report", "run", "simulate", "sweep", "verify",
+    "Picture", "Result", "baseline", "checkpoint", "compare", "efficiency", "figures", "find_knee",
+    "generate", "plan", "read", "record", "report", "run", "sweep", "verify",
 ]  # fmt: skip
 
 
@@ -388,26 +383,23 @@ def compare(outs: Sequence[Place], *, references: Sequence[str] = (), match: str
     return comparing.compare_folders([Path(one) for one in outs], references, match)
 
 
-def simulate(
-    workload: str,
-    system: str,
-    counts: Sequence[int],
-    *,
-    steps: int | None = None,
-    hosts: int | None = None,
-    settings: Sequence[str] = (),
-    out: Place | None = None,
-) -> Result:
-    """Run a sweep in virtual time, as `feedrate simulate` does, without reading a byte.
+def plan(
+    workloads: Sequence[str], system: Place | None = None, accelerators: int | None = None, **options: Any
+) -> Plan:
+    """Return how many accelerators a storage feeds, and what `accelerators` of each workload need.
 
-    `workload` and `system` are names or files, `settings` values of --set. With `out` the result is stored in
-    that folder. Raises SpecError, StorageError, MissingError without feedrate[sim].
+    `system` is a result's folder, a system file, or a name. See `plugins.systems.plan.plan`.
     """
-    from emulator.plugins.systems.simulate import simulate as sweep_in_virtual_time
-    from emulator.plugins.systems.system import load_system, on_hosts
+    from emulator.plugins.systems.plan import plan as planned
 
-    spec, on = load_workload(workload, list(settings)), on_hosts(load_system(system), hosts)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "out" if out is None else Path(out)
-        made, rows = sweep_in_virtual_time(spec, on, tuple(counts), place, steps=steps)
-    return Result(made, lambda: rows)
+    return planned(workloads, None if system is None else os.fspath(system), accelerators, **options)
+
+
+def efficiency(systems: Sequence[Place], *, workload: str | None = None, **options: Any) -> Efficiency:
+    """Return figures per TB, watt and price of systems or results side by side.
+
+    See `plugins.systems.efficiency.efficiency`.
+    """
+    from emulator.plugins.systems.efficiency import efficiency as efficiency_of
+
+    return efficiency_of([os.fspath(system) for system in systems], workload, **options)

@@ -199,7 +199,7 @@ def huge_sweep() -> RunResult:
         "This storage feeds 21,431 accelerators at 90 % of their demand; throughput saturates at 38.7 TB/s."
     )
     points = [point(count, 38.7e12, hosts=12_500) for count in counts]
-    return result(points, kind="simulated", knee=knee(21431.0, 38.7e12, sentence))
+    return result(points, knee=knee(21431.0, 38.7e12, sentence))
 
 
 def no_knee_sweep() -> RunResult:

@@ -91,10 +91,7 @@ def show_au(point: Point) -> str:
 
 
 def with_course(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> Point:
-    """`point` with what figures show of its steps, so that they need not be read again.
-
-    `rows` may also be those of some ranks alone, as a simulated result keeps them.
-    """
+    """`point` with what figures show of its steps, so that they need not be read again."""
     steps = np.unique(rows["rank"][later_steps(rows)], return_counts=True)[1]
     logged = over.sum(np.array([len(steps)], np.float64))[0]
     fewest = -over.max(-steps.min(keepdims=True, initial=2 * SPANS).astype(np.float64))[0]

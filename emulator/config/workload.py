@@ -154,7 +154,7 @@ class LoaderSpec:
     """Voxels of the random crop that the torch loader keeps of a sample; empty: the whole sample."""
     batch_cpu_seconds: Seconds = 0.0
     """CPU seconds of a recorded job's worker for a batch, as for decoding. A replay's worker
-    spends as much (`--loader torch`), or sleeps (`direct`). The simulator leaves it out."""
+    spends as much (`--loader torch`), or sleeps (`direct`)."""
     stall_timeout: Seconds = 300.0
     """Seconds without a batch after which the run fails because the storage hangs."""
 

@@ -1,4 +1,4 @@
-"""run.json as dataclasses: the result of a run, sweep, simulation, baseline, checkpoint run or import.
+"""run.json as dataclasses: the result of a run, sweep, baseline, checkpoint run, import or plan.
 
 results/README.md explains every field. All kinds have one layout, which `analysis` and `report` read.
 """
@@ -20,7 +20,7 @@ UNFINISHED = "the run has not ended, or was killed"
 """The reason of an incomplete result until `ResultFolder.complete`."""
 
 Kind = str
-"""run, sweep, simulated, baseline, checkpoint, imported, or an entry point of `feedrate.kinds`."""
+"""run, sweep, baseline, checkpoint, imported, plan, or an entry point of `feedrate.kinds`."""
 Status = Literal["complete", "incomplete"]
 
 

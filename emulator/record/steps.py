@@ -1,4 +1,4 @@
-"""The step log: one row per step per rank, for emulated and simulated runs alike.
+"""The step log: one row per step per rank.
 
 OUT/spool/part-00001.steps  raw rows of the ranks of the second host while they run: a killed run keeps them
 OUT/steps.parquet           the rows of the first host, once the run is complete; then its spool is gone

@@ -1,4 +1,4 @@
-"""A result of training (`run`, `sweep`, `simulated`, `imported`): its answer, its tables and its cards."""
+"""A result of training (`run`, `sweep`, `imported`): its answer, its tables and its cards."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def host_rows(point: Point) -> list[tuple[Cell, ...]]:
             share.bytes / point.seconds / 1e9 if point.seconds else 0.0,
             _percent_waited(share, rank_seconds),
             None if share.busy_share is None else share.busy_share * 100,
-            share.cpu_seconds / share.bytes * 1e9 if share.bytes and share.cpu_seconds else None,  # simulated
+            share.cpu_seconds / share.bytes * 1e9 if share.bytes and share.cpu_seconds else None,
             share.runqueue,
             nic,
             starved_by(point, share.starved),

@@ -109,7 +109,7 @@ def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Fi
         legend += [] if alone else [fig.Key(label, colour, "dash")]  # beside each other labels would overlap
     curve = ((ranks, *(ranks * level for level in levels)) for ranks, *levels in fitted(result))
     series = fig.Series(
-        name="simulated" if result.kind == "simulated" else "measured",
+        name="measured",
         dots=measured(points, lambda point: point.bytes_per_second, by_limit=True),
         colour=fig.MEASURED,
         fit=tuple((x, low, middle, min(top, high)) for x, low, middle, high in curve if middle < top),

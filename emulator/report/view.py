@@ -83,8 +83,6 @@ def marks(result: RunResult) -> tuple[Mark, ...]:
     if result.storage.get("noise"):
         sentence = f"Beside noise: {result.storage['noise']} ran on every host at the same time."
         found.append(Mark("beside noise", sentence))
-    if result.kind == "simulated":
-        found.append(Mark("simulated", "Simulated: computed in virtual time; nothing was read."))
     short = {point.ranks for point in result.points for flag in point.flags if flag.name == "job-cpu"}
     if short:
         sentence = (
@@ -147,7 +145,7 @@ def again(result: RunResult) -> str:
     if not words:
         return ""
     out = []
-    if words[0] in ("import", "simulate", "fit"):  # these require --out
+    if words[0] == "import":  # it requires --out
         given = [*result.command, ""]
         place = next((given[at + 1] for at, word in enumerate(given) if word == "--out"), "")
         out = ["--out", f"{place or 'result'}-again"]

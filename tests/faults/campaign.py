@@ -499,7 +499,7 @@ def damaged(reader: Reader, bench: Bench, work: Path, random: Random, number: in
     return damaged_case(reader, bench.specimens, work, random, inside)
 
 
-SLOW = ("run.json on a page", "system in simulate", "system in plan", "PyTorch trace")
+SLOW = ("run.json on a page", "PyTorch trace")
 """Readers that take ten times as long as others: a quarter of the cases of these."""
 
 

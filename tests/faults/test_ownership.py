@@ -212,7 +212,7 @@ def result(kind: str = "run"):
     )  # fmt: skip
 
 
-SIMULATE = ("simulate", "--system", "weka-performance", "--workload", "unet3d-tiny", "--counts", "1,2")
+QUICK = ("plan", "--system", "weka-performance", "--workload", "unet3d-tiny")
 
 
 @pytest.mark.parametrize("name", ["run.json", "steps.parquet", "failure.txt", "spool/rank-00000.steps", "x"])
@@ -221,7 +221,7 @@ def test_force_replaces_no_files_of_others_in_out(tmp_path: Path, name: str, con
     out = tmp_path / "out"
     put(out / name, content)
     before = tree(out)
-    refused(run(tmp_path, *SIMULATE, "--out", out, "--force"), str(out))
+    refused(run(tmp_path, *QUICK, "--out", out, "--force"), str(out))
     assert tree(out) == before
 
 
@@ -230,7 +230,7 @@ def test_force_refuses_when_a_result_of_ours_has_files_of_others(tmp_path: Path,
     ResultFolder.create(tmp_path / "out", result(), force=False).complete()
     put(tmp_path / "out" / name, b"x" * 1000)
     before = tree(tmp_path / "out")
-    refused(run(tmp_path, *SIMULATE, "--out", tmp_path / "out", "--force"), name)
+    refused(run(tmp_path, *QUICK, "--out", tmp_path / "out", "--force"), name)
     assert tree(tmp_path / "out") == before
 
 
@@ -281,7 +281,7 @@ def test_record_removes_no_file_because_of_its_name(tmp_path: Path, name: str) -
 def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
     folder = ResultFolder.create(tmp_path / "out", result(), force=False)
     for words in (("--force",), ()):
-        refused(run(tmp_path, *SIMULATE, "--out", tmp_path / "out", *words), str(tmp_path / "out"))
+        refused(run(tmp_path, *QUICK, "--out", tmp_path / "out", *words), str(tmp_path / "out"))
     assert read_result(tmp_path / "out") == folder.result
     for call in (ResultFolder.create, ResultFolder.resume):
         with pytest.raises(SpecError, match=f"in use: process {os.getpid()} on"):
@@ -310,8 +310,8 @@ COMMANDS = (
     ("report", "{}"),
     ("run", "{}", "-w", "unet3d-tiny", "--out", "{}", "--force"),
     ("sweep", "{}", "-w", "unet3d-tiny", "--resume", "{}"),
-    (*SIMULATE, "--out", "{}", "--force"),
-    (*SIMULATE, "--out", "{}"),
+    (*QUICK, "--out", "{}", "--force"),
+    (*QUICK, "--out", "{}"),
     ("import", "{}", "--out", "{}", "--force"),
 )
 

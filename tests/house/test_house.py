@@ -41,7 +41,6 @@ OWNERS = {
     "google_crc32c": {"plugins/formats/tfrecord.py"},
     "altair": {"report/drawing.py"},
     "pynvml": {"plugins/calibrate/health.py"},
-    "numba": {"plugins/systems"},
     "obstore": {"plugins/objects/s3.py"},
     "rados": {"plugins/objects/rados.py"},
     "jinja2": {"plugins/page/page.py"},

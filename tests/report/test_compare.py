@@ -61,15 +61,15 @@ def test_what_differs_comes_first() -> None:
     other = changed(
         plain_sweep(), accelerator={"step_seconds": 0.323, "name": "H100"}, training={"sync": "none"}
     )
-    other = replace(other, loader="torch", storage={**other.storage, "cache": "warm"}, kind="simulated")
+    other = replace(other, loader="torch", storage={**other.storage, "cache": "warm"}, kind="imported")
     found = differing(plain_sweep(), other)
     assert found["step time"] == ("636 ms", "323 ms")
     assert found["loader"] == ("direct", "torch")
     assert found["page cache"] == ("cold", "warm")
     assert found["ranks wait for each other at"] == ("step", "none")
-    assert found["kind of result"] == ("sweep", "simulated")
+    assert found["kind of result"] == ("sweep", "imported")
     comparison = compare([("a", plain_sweep()), ("b", other)])
-    assert "b: simulated." in comparison.cautions
+    assert "b: imported." in comparison.cautions
     first = comparison.blocks[0]
     assert isinstance(first, Table) and first.caption == "What differs"
 

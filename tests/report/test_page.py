@@ -89,7 +89,7 @@ def test_names_from_a_result_cannot_become_markup(pages: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(("name", "mark"), [
-    ("flagged", "emulated storage, shaped to"), ("huge", "simulated"), ("incomplete", "incomplete"),
+    ("flagged", "emulated storage, shaped to"), ("incomplete", "incomplete"),
 ])  # fmt: skip
 def test_every_plot_carries_the_marks(pages: dict[str, str], name: str, mark: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", pages[name], re.DOTALL)

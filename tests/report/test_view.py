@@ -29,10 +29,9 @@ def test_a_shown_number_is_the_number(value: float, digits: int) -> None:
     )
 
 
-def test_emulated_simulated_and_incomplete_results_are_marked() -> None:
+def test_emulated_and_incomplete_results_are_marked() -> None:
     assert marks(plain_sweep()) == ()
     assert "shaped to 26 GB/s a node, 2 ms latency" in marks(shaped_sweep())[0].sentence
-    assert "simulated" in marks_line(EXAMPLES["huge"]())
     assert marks(EXAMPLES["incomplete"]())[0].sentence.startswith("Incomplete: rank 3 on node001 died")
     both = replace(shaped_sweep(), status="incomplete")
     assert marks_line(both) == "incomplete · emulated storage, shaped to 26 GB/s a node, 2 ms latency"

@@ -56,7 +56,7 @@ def test_steps_of_ranks_that_were_recorded_together_are_as_long_for_all():
     assert draws == {tuple(step_times(SPEC, 4, 0, 0, 50))}
 
 
-def test_the_rank_and_the_simulator_see_the_same_times():
+def test_times_are_drawn_on_and_on():
     assert list(islice(endless(SPEC, 3, 2), 600)) == step_times(SPEC, 3, 2, 0, 600).tolist()
 
 

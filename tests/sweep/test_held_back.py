@@ -5,17 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from command import feedrate
 from synthetic_results import plain_sweep, point
 
 from emulator.analysis.evidence import held, left_out, usable
 from emulator.analysis.knee import find_knee
 from emulator.analysis.search import KneeSearch
-from emulator.errors import Inconclusive
 from emulator.plugins.page.compare import compare
-from emulator.record.out import ResultFolder
-from emulator.record.result import Bound, Flag, Point
-from emulator.record.steps import STEP
+from emulator.record.result import Bound, Point
 from emulator.run.accelerator import MonotonicClock
 from emulator.sweep.adaptive import Adaptive
 
@@ -85,22 +81,6 @@ def test_what_is_left_out_is_counted_by_its_reason():
     points = [run(4), run(8), run(16, "client-cpu"), run(32, "loader"), run(64)]
     assert usable(points) == [points[0], points[1], points[4]]
     assert left_out(points) == ["2 of 5 runs (limited by the client)"]
-
-
-CACHED = Flag(name="page-cache", value=1.0, threshold=0.05, sentence="All pages were in memory.")
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"), [((), "2 of 2 runs (limited by the client)"), ((CACHED,), "1 of 2 runs (page-cache)")]
-)
-def test_a_fit_refuses_runs_that_say_nothing_of_the_storage(tmp_path, flags, said):
-    points = (replace(run(4, "client-cpu"), flags=flags), run(8, "client-cpu"))
-    result = replace(plain_sweep(), points=points, knee=find_knee(points))
-    ResultFolder.create(tmp_path / "out", result, force=False).complete(np.zeros(0, dtype=STEP))
-    done = feedrate("fit", tmp_path / "out", "--out", tmp_path / "system.toml")
-    assert done.status == Inconclusive.exit_code == 9
-    assert said in done.one_line() and said in done.out
-    assert not (tmp_path / "system.toml").exists()
 
 
 def test_at_least_is_no_difference_from_a_knee_above_it():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import SpecError
-from emulator.plugins.systems.system import load_system, parse_protection
+from emulator.plugins.systems.system import load_system, protection_overhead
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "results" / "systems").glob("*.toml"))
 
@@ -60,10 +60,6 @@ drive_capacity = "7.68TB"
         ("[storage]\nbandwidth = '45GB'", "line 2: storage.bandwidth = '45GB' is not a rate"),
         ("[storage]\nprotection = 'raid'", "line 2: storage.protection 'raid' is not known"),
         ("[clients]\nhosts = 0", "line 2: clients.hosts must be above 0"),
-        (
-            '[fit]\nresults = []\nworkload = "w"\nseen = []\nidentified = false\nheld_out = [0.1]',
-            "fit.held_out must have three errors",
-        ),
         ("[storage]\nread_efficiency = [[4096, 2.0]]", "line 2: storage.read_efficiency must be above 0"),
         ("[storage]\nread_efficiency = [[8, 0.2], [4, 0.1]]", "ascending"),
         ("[storage\n", "not valid TOML"),
@@ -76,9 +72,7 @@ def test_what_is_wrong_is_named(tmp_path, text, said):
 
 
 def test_protection():
-    coded, copied = parse_protection("4+2"), parse_protection("3x")
-    assert (coded.data, coded.parity, coded.overhead) == (4, 2, 1.5)
-    assert (copied.data, copied.overhead) == (1, 3.0)
+    assert (protection_overhead("4+2"), protection_overhead("3x")) == (1.5, 3.0)
     for wrong in ("0+1", "0x", "4-2", ""):
         with pytest.raises(SpecError):
-            parse_protection(wrong)
+            protection_overhead(wrong)

@@ -37,7 +37,7 @@ from emulator.sweep.summary import recovered
 from emulator.text import shown
 from emulator.units import show_bytes, show_rate, show_seconds
 
-LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
+LEADING = ("sweep", "run", "imported", "checkpoint")
 """Kinds of results that may lead a page, in order of priority; others are shown beside it."""
 
 

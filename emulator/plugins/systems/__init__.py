@@ -1,1 +1,1 @@
-"""Discrete-event simulation of ranks, clients and storage, and the estimation of a system from results."""
+"""Storage systems on paper: how many accelerators they feed, what accelerators need, and efficiency."""

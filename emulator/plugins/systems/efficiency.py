@@ -1,25 +1,27 @@
-"""A system's performance per terabyte, watt and price, and the nodes needed to match another system.
+"""`feedrate efficiency`: performance per terabyte, watt and price, and the nodes needed to match a system.
 
-TB = 10^12 bytes, GB/s = 10^9 bytes/s. A number that the system file lacks is None.
+TB = 10^12 bytes, GB/s = 10^9 bytes/s. A number that is not known is None.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from emulator.config.workload import Workload
-from emulator.plugins.systems.sizing import feeds
-from emulator.plugins.systems.system import System, load_system, parse_protection
+from emulator.config.workload import load_workload
+from emulator.errors import SpecError
+from emulator.plugins.systems.measured import open_system
+from emulator.plugins.systems.plan import what_it_feeds
+from emulator.plugins.systems.system import System, protection_overhead
 from emulator.record.result import RunResult
-from emulator.report.table import Cell, Column, Table
+from emulator.report.table import Column, Table
 
-TB, GB = 1e12, 1e9
-
-_EXACTLY = 1 - 1e-12
-"""Factor so that rounding errors do not raise a whole quotient to the next integer."""
+LABELS = {
+    "_gb_per_second": " GB/s", "_mb_per_second": " MB/s", "_tb": " TB", "_ms": " ms", "_watts": " W",
+    "_per_kw": " per kW", "_iops": " IOPS",
+}  # fmt: skip
+"""Parts of keys, for people."""
 
 
 def ratio(value: float | None, amount: float | None) -> float | None:
@@ -27,204 +29,176 @@ def ratio(value: float | None, amount: float | None) -> float | None:
     return None if value is None or not amount else value / amount
 
 
+def product(*factors: float | None) -> float | None:
+    """Return the product, or None if a factor is unknown."""
+    known = [factor for factor in factors if factor is not None]
+    return math.prod(known) if len(known) == len(factors) else None
+
+
 def raw_bytes(system: System) -> float | None:
     """Return the raw capacity in bytes: nodes x drives per node x drive capacity."""
-    nodes, hardware = system.storage.nodes, system.hardware
-    if nodes is None or hardware.drives_per_node is None or hardware.drive_capacity is None:
-        return None
-    return float(nodes * hardware.drives_per_node * hardware.drive_capacity)
+    hardware = system.hardware
+    return product(system.storage.nodes, hardware.drives_per_node, hardware.drive_capacity)
 
 
 def usable_bytes(system: System) -> float | None:
     """Return the usable capacity in bytes: as stated, or raw capacity x k / (k + m)."""
     if system.hardware.usable_capacity is not None:
         return float(system.hardware.usable_capacity)
-    raw = raw_bytes(system)
-    return None if raw is None else raw / parse_protection(system.storage.protection).overhead
+    return ratio(raw_bytes(system), protection_overhead(system.storage.protection))
 
 
-def watts(system: System, *, reading: bool) -> float | None:
-    """Return the power of the drives in watts: nodes x drives per node x drive power."""
-    nodes, hardware = system.storage.nodes, system.hardware
-    drive = hardware.drive_power_read if reading else hardware.drive_power_write
-    if nodes is None or hardware.drives_per_node is None or drive is None:
-        return None
-    return nodes * hardware.drives_per_node * drive
+def figures(system: System, fed: float | None = None) -> dict[str, float | None]:
+    """Return all figures by key, with the unit in it; prices are in the system's currency.
 
-
-def cost(system: System) -> float | None:
-    """Return the price: nodes x node price, which includes the drives."""
-    nodes, price = system.storage.nodes, system.hardware.node_cost
-    return None if nodes is None or price is None else nodes * price
-
-
-def nodes_to_match(target: float, of_all: float, nodes: int) -> int:
-    """Return the number of nodes that together deliver `target`: ceil(target / (of_all / nodes))."""
-    return math.ceil(target * nodes / of_all * _EXACTLY)
-
-
-class SystemFigure(NamedTuple):
-    """One figure of a system."""
-
-    name: str
-    value: float | None
-    """Value in `unit`; None if the system file lacks a key that it needs."""
-    unit: str
-
-
-def efficiency(system: System, fed: float | None = None) -> tuple[SystemFigure, ...]:
-    """Return all figures of a system; `fed` is the number of accelerators that it feeds, None if unknown."""
-    storage, money = system.storage, system.hardware.currency
-    raw, usable = ratio(raw_bytes(system), TB), ratio(usable_bytes(system), TB)
-    read, write = ratio(storage.bandwidth, GB), ratio(storage.write_bandwidth, GB)
-    reading, writing = watts(system, reading=True), watts(system, reading=False)
-    price = cost(system)
-    rows = [
-        ("read", read, "GB/s"),
-        ("write", write, "GB/s"),
-        ("read per node", ratio(read, storage.nodes), "GB/s"),
-        ("raw capacity", raw, "TB"),
-        ("usable capacity", usable, "TB"),
-        ("power, reading", reading, "W"),
-        ("power, writing", writing, "W"),
-        ("cost", price, money),
-    ]
-    for name, amount, unit in (
-        ("read", read, "GB/s"),
-        ("write", write, "GB/s"),
-        ("read IOPS", storage.read_iops, "IOPS"),
-        ("write IOPS", storage.write_iops, "IOPS"),
-        ("power", writing or reading, "W"),
-        ("cost", price, money),
-    ):
-        rows.append((f"{name} per raw TB", ratio(amount, raw), f"{unit}/TB"))
-        rows.append((f"{name} per usable TB", ratio(amount, usable), f"{unit}/TB"))
-    rows += [
-        ("power per read", ratio(reading, read), "W/(GB/s)"),
-        ("power per write", ratio(writing, write), "W/(GB/s)"),
-        ("cost per read", ratio(price, read), f"{money}/(GB/s)"),
-        ("cost per write", ratio(price, write), f"{money}/(GB/s)"),
-        ("accelerators fed", fed, ""),
-        ("accelerators per usable TB", ratio(fed, usable), "1/TB"),
-        ("accelerators per kW", ratio(fed, ratio(reading, 1e3)), "1/kW"),
-        ("accelerators per cost", ratio(fed, price), f"1/{money}"),
-    ]
-    return tuple(SystemFigure(*row) for row in rows)
+    `fed` is the number of accelerators that the system feeds, None if it is unknown.
+    """
+    storage, hardware = system.storage, system.hardware
+    read, write = ratio(storage.bandwidth, 1e9), ratio(storage.write_bandwidth, 1e9)
+    drive = hardware.drive_power_write or hardware.drive_power_read
+    drives = product(storage.nodes, hardware.drives_per_node)
+    reading, writing = product(drives, hardware.drive_power_read), product(drives, hardware.drive_power_write)
+    price = product(storage.nodes, hardware.node_cost)
+    capacity = {"raw": ratio(raw_bytes(system), 1e12), "usable": ratio(usable_bytes(system), 1e12)}
+    found = {
+        "read_gb_per_second": read,
+        "write_gb_per_second": write,
+        "read_gb_per_second_per_node": ratio(read, storage.nodes),
+        "write_gb_per_second_per_node": ratio(write, storage.nodes),
+        "read_latency_ms": product(storage.latency, 1e3),
+        "write_latency_ms": product(storage.write_latency, 1e3),
+        "raw_tb": capacity["raw"],
+        "usable_tb": capacity["usable"],
+        "drive_watts": drive,
+        "drives_of_a_node_watts": product(hardware.drives_per_node, drive),
+        "reading_watts": reading,
+        "writing_watts": writing,
+        "cost": price,
+        "reading_watts_per_gb_per_second": ratio(reading, read),
+        "writing_watts_per_gb_per_second": ratio(writing, write),
+        "cost_per_read_gb_per_second": ratio(price, read),
+        "cost_per_write_gb_per_second": ratio(price, write),
+        "accelerators": fed,
+        "accelerators_per_kw": ratio(fed, ratio(reading, 1e3)),
+        "accelerators_per_cost": ratio(fed, price),
+    }
+    amounts = {
+        "read_mb_per_second": product(read, 1e3),
+        "write_mb_per_second": product(write, 1e3),
+        "read_iops": storage.read_iops,
+        "write_iops": storage.write_iops,
+        "watts": writing or reading,
+        "cost": price,
+        "accelerators": fed,
+    }
+    for key, amount in amounts.items():
+        for kind, size in capacity.items():
+            found[f"{key}_per_{kind}_tb"] = ratio(amount, size)
+    return found
 
 
 def matches(system: System, other: System) -> dict[str, int]:
-    """Return the number of nodes of `system` that match `other` in capacity, reads and writes, if stated.
-
-    Writes are compared as stated, and with the protection of `other`: write rate x overhead of `system` /
-    overhead of `other`.
-    """
-    nodes, write = system.storage.nodes, system.storage.write_bandwidth
-    if nodes is None:
-        return {}
-    own, theirs = parse_protection(system.storage.protection), parse_protection(other.storage.protection)
+    """Return the nodes of `system` that match `other` in usable capacity, reads and writes, if stated."""
+    nodes = system.storage.nodes
     pairs = {
-        "usable capacity": (usable_bytes(other), usable_bytes(system)),
+        "usable_capacity": (usable_bytes(other), usable_bytes(system)),
         "reads": (other.storage.bandwidth, system.storage.bandwidth),
-        "writes": (other.storage.write_bandwidth, write),
+        "writes": (other.storage.write_bandwidth, system.storage.write_bandwidth),
     }
-    if write is not None and own != theirs:
-        same = write * own.overhead / theirs.overhead
-        pairs[f"writes, with {other.storage.protection} protection"] = (other.storage.write_bandwidth, same)
-    return {
-        what: nodes_to_match(target, have, nodes)
-        for what, (target, have) in pairs.items()
-        if target is not None and have is not None
-    }
+    needed = {what: product(ratio(target, have), nodes) for what, (target, have) in pairs.items()}
+    # A whole quotient must not become the next integer by a rounding error.
+    return {what: math.ceil(count * (1 - 1e-12)) for what, count in needed.items() if count is not None}
 
 
-def lacks(system: System) -> tuple[str, ...]:
-    """Return a sentence for each key that the system file lacks, with the figures that need it."""
-    storage, hardware = system.storage, system.hardware
-    needed = {
-        "storage.bandwidth": (storage.bandwidth, "reads per TB, watt or price"),
-        "storage.write_bandwidth": (storage.write_bandwidth, "writes per TB, watt or price"),
-        "storage.read_iops": (storage.read_iops, "read IOPS per TB"),
-        "storage.write_iops": (storage.write_iops, "write IOPS per TB"),
-        "storage.nodes": (storage.nodes, "raw capacity, power, cost or nodes to match"),
-        "hardware.drives_per_node": (hardware.drives_per_node, "raw capacity or power"),
-        "hardware.drive_capacity": (hardware.drive_capacity, "raw capacity"),
-        "hardware.drive_power_read": (hardware.drive_power_read, "power while reading"),
-        "hardware.drive_power_write": (hardware.drive_power_write, "power while writing"),
-        "hardware.node_cost": (hardware.node_cost, "cost"),
-        "hardware.usable_capacity": (usable_bytes(system), "usable capacity"),
-    }
-    return tuple(
-        f"{system.name} lacks {key}: no {without}"
-        for key, (value, without) in needed.items()
-        if value is None
+def scaled(system: System, nodes: int | None = None, write_factor: float = 1.0) -> System:
+    """Return the system with `nodes` nodes, in proportion, and its write rate times `write_factor`.
+
+    Raises SpecError if it does not state its nodes.
+    """
+    storage = system.storage
+    if nodes is not None and storage.nodes is None:
+        raise SpecError(f"{system.name} does not state its nodes", "give --nodes, or storage.nodes")
+    times = ratio(nodes, storage.nodes) or 1.0
+    usable = product(usable_bytes(system), times)
+    grown = replace(
+        storage,
+        nodes=nodes or storage.nodes,
+        bandwidth=product(storage.bandwidth, times),
+        write_bandwidth=product(storage.write_bandwidth, times * write_factor),
+        read_iops=product(storage.read_iops, times),
+        write_iops=product(storage.write_iops, times),
     )
-
-
-Fed = tuple[float | None, tuple[float, float] | None]
-"""Accelerators that a system feeds, and the 95 % interval of their number; None: unknown."""
-NOBODY_KNOWS: Fed = (None, None)
-
-
-def efficiency_table(systems: Sequence[System], fed: Sequence[Fed]) -> Table:
-    """Return a table with a column for each system, without figures that no system file has."""
-    figures = [efficiency(system, count) for system, (count, _) in zip(systems, fed, strict=True)]
-    intervals = [interval for _, interval in fed]
-    rows: list[tuple[Cell, ...]] = []
-    for row in zip(*figures, strict=True):
-        if any(figure.value is not None for figure in row):
-            same_unit = row[0].unit and len({figure.unit for figure in row}) == 1
-            head = f"{row[0].name}, {row[0].unit}" if same_unit else row[0].name
-            counted = row[0].name == "accelerators fed"  # whole numbers are shown in full
-            values = (figure.value for figure in row)
-            rows.append((head, *(v if counted or v is None else float(v) for v in values)))
-            if counted and any(intervals):
-                shown = (f"{part[0]:,.3g} to {part[1]:,.3g}" if part else None for part in intervals)
-                rows.append(("95 % interval", *shown))
-    columns = (Column("", align="left"), *(Column(system.name) for system in systems))
-    return Table(caption="Efficiency", columns=columns, rows=tuple(rows))
-
-
-def match_table(systems: Sequence[System], other: System) -> Table:
-    """Return a table of the number of nodes of each system that match `other`."""
-    found = [matches(system, other) for system in systems]
-    kinds = dict.fromkeys(what for nodes in found for what in nodes)
-    rows = tuple((what, *(nodes.get(what) for nodes in found)) for what in kinds)
-    columns = (Column("nodes", align="left"), *(Column(system.name) for system in systems))
-    return Table(caption=f"Nodes to match {other.name}", columns=columns, rows=rows)
+    hardware = replace(system.hardware, usable_capacity=None if usable is None else round(usable))
+    return replace(system, storage=grown, hardware=hardware)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EfficiencyAnswer:
-    """The answer of `feedrate efficiency`."""
+class Efficiency:
+    """Figures of systems side by side."""
 
-    tables: tuple[Table, ...]
-    """Tables of the figures and, if another system was named, of the nodes that match it."""
-    missing: tuple[str, ...]
+    systems: Mapping[str, Mapping[str, float | None]]
+    """Figures by name of the system, and by key."""
+    match: str = ""
+    """Name of the system to match."""
+    nodes_to_match: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Nodes to match it, by system, in capacity, reads and writes."""
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Return a column for each system, without the figures that none has; and the nodes to match."""
+        return (
+            _side_by_side("Efficiency", self.systems),
+            _side_by_side(f"Nodes to match {self.match}", self.nodes_to_match),
+        )
 
 
-def compare_systems(
-    systems: Sequence[System], workload: Workload | None = None, match: System | None = None
-) -> EfficiencyAnswer:
-    """Compare the figures of `systems`, and the accelerators of `workload` that each of them feeds.
+def _side_by_side(caption: str, systems: Mapping[str, Mapping[str, float | None]]) -> Table:
+    keys = dict.fromkeys(key for values in systems.values() for key in values)
+    rows = []
+    for key in keys:
+        values = [found.get(key) for found in systems.values()]
+        if any(value is not None for value in values):
+            label = key
+            for part, words in LABELS.items():
+                label = label.replace(part, words)
+            rows.append((label.replace("_", " "), *values))
+    columns = (Column("", align="left"), *(Column(name) for name in systems))
+    return Table(caption=caption, columns=columns, rows=tuple(rows))
 
-    With `match`, also the nodes of each system that match that one. Raises MissingError without numba.
+
+def efficiency(
+    systems: Sequence[str],
+    workload: str | None = None,
+    match: str | None = None,
+    *,
+    settings: Sequence[str] = (),
+    nodes: int | None = None,
+    write_factor: float = 1.0,
+) -> Efficiency:
+    """Return the figures of systems or results, and the accelerators of `workload` that each feeds.
+
+    `settings` are `--set` options of the systems, such as what a result does not tell: storage.nodes=6.
+    `nodes` scales every system to as many; `write_factor` multiplies write rates, as for another protection.
+    Both leave the system to `match` as it is. Raises SpecError, StorageError.
     """
-    missing = [sentence for system in systems for sentence in lacks(system)]
-    fed: list[Fed] = []
-    for system in systems:
-        found = feeds(workload, system) if workload else None
-        limited = found is not None and found.bound is not None
-        fed.append((found.accelerators, found.interval) if found and limited else NOBODY_KNOWS)
-        if workload and not limited:
-            missing.append(f"{system.name} lacks a bandwidth that limits {workload.name}")
-    tables = [efficiency_table(systems, fed)]
-    if match is not None:
-        tables.append(match_table(systems, match))
-    return EfficiencyAnswer(tables=tuple(tables), missing=tuple(missing))
+    shown, needed = {}, {}
+    other = open_system(match)[0] if match else System()
+    for name in systems:
+        stated, result = open_system(name, settings)
+        system = scaled(stated, nodes, write_factor)
+        shown[system.name] = figures(system, _fed(system, result, workload))
+        needed[system.name] = matches(system, other)
+    return Efficiency(systems=shown, match=other.name, nodes_to_match=needed if match else {})
+
+
+def _fed(system: System, result: RunResult | None, workload: str | None) -> float | None:
+    """Return the accelerators that the system feeds: of `workload`, or else of the result's own."""
+    if workload is not None:
+        return what_it_feeds(system, result, load_workload(workload)).accelerators or None
+    return result.knee.n_au if result is not None and result.knee is not None else None
 
 
 def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:
     """Return tables of the efficiency of these systems at the knee of the result. Raises SpecError."""
-    systems, knee = [load_system(name) for name in names], result.knee
-    fed = (knee.n_au, knee.interval) if knee else NOBODY_KNOWS
-    return (efficiency_table(systems, [fed] * len(systems)),)
+    fed = result.knee.n_au if result.knee else None
+    return Efficiency(systems={name: figures(open_system(name)[0], fed) for name in names}).tables[:1]

@@ -1,47 +1,49 @@
-"""The limits of a system for a job's reads, and the tightest of each scope.
+"""The limits of a storage for a job's reads, and the closed form of what accelerators lose to them.
 
-A rank's reads are one stream: its readers work on its batches in order, and share its rate. Streams share the
-storage max-min fairly, within the limit of their host:
-
-    rate of a stream = min(level, host / active streams of its host, stream)
-
-with the largest level that the storage can sustain for all.
+N accelerators demand N r bytes/s. A hard limit B leaves them the utilization min(1, B / (N r)), a soft one
+(1 + (N r / B)^p)^(-1/p). Real storage lies between the two (DESIGN.md). `full` is B / r.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from emulator.analysis.variation import PRIOR_DEVIATION
 from emulator.config.workload import Workload
-from emulator.plugins.systems.system import StorageSystem, System, parse_protection
+from emulator.plugins.systems.system import StorageSystem
 
-Scope = Literal["system", "host", "rank"]
-GB = 1e9
+SOFTNESS = 8.5
+"""p of a documented system that feeds 288 accelerators at 98 % with a hard limit of 352
+(results/seed-case-45GBps.md)."""
+RUN_ERROR = 1.96 * PRIOR_DEVIATION
+"""Half width of the 95 % interval of ln throughput from run to run."""
+IOPS = "storage IOPS"
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """One limit on reading."""
+class Limit:
+    """A limit on a workload's reads."""
 
     name: str
-    scope: Scope
-    """Ranks that share the limit: all, those of one host, or one."""
-    rate: float
-    """Bytes/s."""
+    bytes_per_second: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemLimits:
-    """The tightest constraint of each scope, in bytes/s; infinite if none is stated."""
+def hard_count(full: float, au: float) -> float:
+    """Return the count at which a hard limit leaves the utilization `au`."""
+    return full / au
 
-    system: float
-    host: float
-    rank: float
+
+def soft_count(full: float, au: float) -> float:
+    """Return the count at which a soft limit leaves the utilization `au`; it leaves 100 % to none."""
+    return float(full * (min(au, 0.999) ** -SOFTNESS - 1) ** (1 / SOFTNESS))
+
+
+def soft_utilization(full: float, count: float) -> float:
+    """Return the utilization (0 to 1) that a soft limit leaves to `count` accelerators."""
+    return float((1 + (count / full) ** SOFTNESS) ** (-1 / SOFTNESS))
 
 
 def read_share(storage: StorageSystem, size: float) -> float:
@@ -52,80 +54,25 @@ def read_share(storage: StorageSystem, size: float) -> float:
     return float(np.interp(math.log(size), np.log(sizes), shares))
 
 
-def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
-    """Return every limit on the reads of `workload` on `system`."""
-    storage, clients, readers = system.storage, system.clients, workload.loader.workers
-    share = read_share(storage, workload.request_bytes)
-    limits = []
+def storage_limits(storage: StorageSystem, workload: Workload) -> tuple[Limit, ...]:
+    """Return the limits of the whole storage on the reads of `workload`, the tightest first."""
+    size, limits = workload.request_bytes, []
     if storage.bandwidth is not None:
-        limits.append(Constraint("storage bandwidth", "system", storage.bandwidth * share))
+        limits.append(Limit("storage bandwidth", storage.bandwidth * read_share(storage, size)))
     if storage.nodes is not None and storage.node_bandwidth is not None:
-        limits.append(Constraint("storage nodes", "system", storage.nodes * storage.node_bandwidth * share))
-    if clients.nic is not None:
-        limits.append(Constraint("client NIC", "host", clients.nic))
-    if clients.cores is not None and clients.cpu_seconds_per_gb is not None:
-        limits.append(Constraint("client CPU", "host", clients.cores * GB / clients.cpu_seconds_per_gb))
-    # Limits of a single rank: its network, its nodes, its threads' cores, and latency.
-    alone = []
-    if clients.nic is not None:
-        alone.append(Constraint("client NIC", "rank", clients.nic))
-    if storage.node_bandwidth is not None:
-        # A read goes to all nodes with data of its stripe at the same time.
-        nodes = parse_protection(storage.protection).data
-        alone.append(
-            Constraint("storage nodes of one stripe", "rank", nodes * storage.node_bandwidth * share)
-        )
-    if clients.cpu_seconds_per_gb is not None:
-        busy = min(readers, clients.cores or readers)
-        alone.append(Constraint("readers of a rank", "rank", busy * GB / clients.cpu_seconds_per_gb))
-    if storage.latency > 0:
-        # While a reader waits for the first byte of a request, the others transfer.
-        block, rate = workload.request_bytes, _tightest(alone, "rank")
-        rate = readers * block / (storage.latency + block / rate)
-        alone.append(Constraint("latency x readers of a rank", "rank", rate))
-    return (*limits, *alone)
+        limits.append(Limit("links of the storage nodes", storage.nodes * storage.node_bandwidth))
+    if storage.read_iops is not None:
+        limits.append(Limit(IOPS, storage.read_iops * size))
+    return tuple(sorted(limits, key=lambda limit: limit.bytes_per_second))
 
 
-def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
-    return min((constraint.rate for constraint in found if constraint.scope == scope), default=math.inf)
+def latency_limit(storage: StorageSystem, workload: Workload) -> Limit | None:
+    """Return what the readers of one accelerator get at the latency of a lone request, if that is stated.
 
-
-def tightest_limits(system: System, workload: Workload) -> SystemLimits:
-    """Return the tightest limit of each scope."""
-    limits = constraints(system, workload)
-    return SystemLimits(
-        system=_tightest(limits, "system"), host=_tightest(limits, "host"), rank=_tightest(limits, "rank")
-    )
-
-
-def soft_limits(
-    bound: SystemLimits, each: float, ranks: int, hosts: int, softness: float | None
-) -> SystemLimits:
-    """Return limits lowered by `StorageSystem.softness`, for `ranks` ranks that demand `each` bytes/s."""
-    full = min(bound.system, bound.host * hosts) / min(each, bound.rank)  # ranks that fill the limit
-    if softness is None or not 0 < full < math.inf:
-        return bound
-    ratio = min(ranks / full, full / ranks)
-    share = (1 + ratio**softness) ** (-1 / softness)
-    return SystemLimits(system=bound.system * share, host=bound.host * share, rank=bound.rank * share)
-
-
-def cap(system: System, workload: Workload, threshold: float | None = None) -> float:
-    """Return the number of accelerators whose demand fills the tightest limit, without simulation.
-
-    0 if the demand of one is more than a rank can read; infinite if no limit is stated. `threshold` is the
-    wanted AU; None for the workload's.
+    A latency under load says nothing of fewer requests.
     """
-    wanted = workload.training.au_threshold if threshold is None else threshold
-    each, hosts = workload.demand, system.clients.hosts
-    limits = tightest_limits(system, workload)
-    full = limits.system / each
-    if hosts is not None:
-        full = min(full, limits.host * hosts / each)
-    return full if limits.rank >= each * wanted else 0.0
-
-
-def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint:
-    """Return the limit that `ranks` ranks on `hosts` hosts reach first; at least one must be stated."""
-    parts = {"system": 1, "host": math.inf if hosts is None else min(hosts, ranks), "rank": ranks}
-    return min(found, key=lambda constraint: constraint.rate * parts[constraint.scope])
+    if storage.latency is None or storage.depth is not None:
+        return None
+    readers = workload.loader.workers
+    rate = readers * workload.request_bytes / storage.latency
+    return Limit(f"latency of {storage.latency * 1e3:.3g} ms with {readers} readers an accelerator", rate)

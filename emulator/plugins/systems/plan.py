@@ -1,149 +1,214 @@
-"""The answer of `feedrate plan`: the accelerators that a system feeds, or the needs of accelerators."""
+"""`feedrate plan`: how many accelerators a storage feeds, and what a number of accelerators needs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from emulator.config.reader import to_plain
-from emulator.config.workload import Workload
+from emulator.analysis.knee import whole_accelerators
+from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
-from emulator.plugins.systems.limits import tightest_limits
-from emulator.plugins.systems.sizing import WHOSE, Feeds, Needs, feeds, needs
+from emulator.plugins.systems import limits
+from emulator.plugins.systems.limits import Limit
+from emulator.plugins.systems.measured import measured_knee, open_system
 from emulator.plugins.systems.system import System
-from emulator.units import show_rate
+from emulator.record.result import RunResult
+from emulator.report.table import number
+from emulator.units import show_rate, show_seconds
 
-LINKS = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
-"""Common speeds of network cards, and pairs of cards, in Gb/s."""
+DEFAULT_WORKLOADS = ("unet3d-v100", "unet3d-a100", "unet3d-h100", "unet3d-b200")
+LINK = "link of a client host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feeds:
+    """How many accelerators of one workload the storage feeds."""
+
+    workload: str
+    au_threshold: float
+    """Accelerator utilization (0 to 1) that counts as fed."""
+    demand_bytes_per_second: float
+    """What one accelerator reads that never waits."""
+    fully_fed: float | None
+    """Count whose demand equals the storage's limit; None: not known."""
+    knee: float | None
+    """Count at which utilization crosses the threshold; None: not known."""
+    interval: tuple[float, float]
+    """95 % interval of the knee, or the counts between which it is known to be."""
+    accelerators: int
+    """Whole accelerators of the knee; without one, of the interval's lower end."""
+    limit: str
+    """What limits the count; empty: nothing is known to."""
+    limit_bytes_per_second: float | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One thing that a number of accelerators needs, and how much of it the system has."""
+
+    workload: str
+    resource: str
+    unit: str
+    """B/s, requests/s, requests or hosts."""
+    full: float
+    """Amount with which no accelerator waits."""
+    least: float
+    """Amount with which utilization equals the threshold behind a hard limit."""
+    reserved: float
+    """Amount with which it does behind a soft limit, with the margin in reserve."""
+    available: float | None
+    """None: the system does not state it."""
+    shortfall: str
+    """A sentence; empty if `available` is as much as `reserved`, or not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """An answer for each workload, with the question."""
+    """Answers for each workload."""
 
-    system: System | None
+    system: str
+    """Name of the system or of the result; empty if none was given."""
+    title: str
+    measured: bool
+    """True if the limit is the knee of a result, false if it is a data sheet's or a baseline's."""
+    accelerators: int | None
+    """Accelerators whose needs are shown."""
     per_host: int
     margin: float
     """Share to keep in reserve."""
-    answers: tuple[Needs | Feeds, ...]
-    """Needs of the accelerators; without a number of them, what the system feeds."""
-
-    @property
-    def plain(self) -> list[dict[str, Any]]:
-        """Return the answers for programs, with None for what the system does not limit."""
-        tables = []
-        for one in self.answers:
-            if isinstance(one, Needs):
-                answer = {"needs": {**to_plain(one), "workload": one.workload.name}}
-            else:
-                known = {"accelerators": one.accelerators, "interval": one.interval, "bound": one.bound}
-                answer = {"feeds": to_plain(known) if one.bound else dict.fromkeys(known)}
-            tables.append({"workload": one.workload.name, **answer})
-        return tables
-
-    @property
-    def lines(self) -> list[str]:
-        """Return a paragraph of needs per workload, or a table of what the system feeds."""
-        needed = [one for one in self.answers if isinstance(one, Needs)]
-        fed = [one for one in self.answers if isinstance(one, Feeds)]
-        paragraphs = [line for one in needed for line in self._of_needs(one)]
-        return [*paragraphs, *(self._of_feeds(fed, self.system) if fed and self.system else ())]
-
-    def _of_needs(self, found: Needs) -> Iterator[str]:
-        job, margin = found.workload, self.margin
-        wanted = found.nic / (1 - margin) * 8 / 1e9
-        speed = next((speed for speed in LINKS if speed >= wanted), None)
-        link = f"{speed} Gb/s" if speed else "more than any common network card"
-        yield f"{found.accelerators:,} x {job.accelerator.name}, {job.name}, {_wanted([job])}"
-        yield (
-            f"  storage   {show_rate(found.bandwidth):>11} at least, "
-            f"{show_rate(found.bandwidth / (1 - margin))} with {margin:.0%} in reserve"
-        )
-        yield f"  hosts     {found.hosts:11,} with {self.per_host} accelerators each"
-        yield f"  network   {show_rate(found.nic):>11} a host at least; {link} with {margin:.0%} in reserve"
-        if found.cores is not None:
-            yield f"  cores     {found.cores:11.1f} of a host busy with reading"
-        if self.system:
-            yield f"  {verdict(found, self.system, margin)}"
-        yield ""
-
-    def _of_feeds(self, found: Sequence[Feeds], system: System) -> Iterator[str]:
-        reserved = f"with {self.margin:.0%}"
-        yield f"{system.title or system.name}\n"
-        head = f"{'workload':16} {'demand of one':>13} {'feeds':>9} {reserved:>9}"
-        yield f"{head}  {'95 % interval':17}  bound by"
-        for one in found:
-            start = f"{one.workload.name:16} {show_rate(one.workload.demand):>13}"
-            if one.bound is None:
-                yield f"{start} {'no limit':>9} {'':>9}  no stated limit applies to this workload"
-                continue
-            low, high = one.interval
-            interval = f"from {low:,.3g} on" if math.isinf(high) else f"{low:,.3g} to {high:,.3g}"
-            bound = f"{one.bound.name}, {show_rate(one.bound.rate)}{WHOSE[one.bound.scope]}"
-            reserve = int(one.accelerators * (1 - self.margin))
-            yield f"{start} {one.accelerators:9,} {reserve:9,}  {interval:17}  {bound}"
-        fit = system.fit
-        spans = "the uncertainty of the fit" if fit else "a hard or a soft limit"
-        yield (
-            f"\nfeeds: accelerators at {_wanted([one.workload for one in found])}, simulated; "
-            f"{reserved}: with this reserve; interval: {spans}, and run-to-run variation, "
-            f"{100 * system.run_error:.2g} %"
-        )
-        if fit is None:
-            return
-        seen = ", ".join(f"{count:,}" for count in fit.counts)
-        yield f"fitted: to counts {seen} of {fit.workload}; other counts and workloads are extrapolated"
-        if fit.no_better:
-            yield fit.standing
-        if not fit.identified:
-            yield "not identified: no limit was visible, so all numbers are lower bounds"
-
-
-def _wanted(jobs: Sequence[Workload]) -> str:
-    return "AU " + " or ".join(
-        f"{share:.0%}" for share in sorted({job.training.au_threshold for job in jobs})
-    )
+    feeds: tuple[Feeds, ...]
+    needs: tuple[Need, ...]
 
 
 def plan(
-    jobs: Sequence[Workload],
-    system: System | None = None,
+    workloads: Sequence[str] = DEFAULT_WORKLOADS,
+    system: str | None = None,
     accelerators: int | None = None,
     *,
     per_host: int = 8,
     margin: float = 0.1,
+    settings: Sequence[str] = (),
 ) -> Plan:
-    """Return what `accelerators` of each workload need, or if that is None, how many the system feeds.
+    """Return how many accelerators `system` feeds, and what `accelerators` of each workload need.
 
-    Arguments are those of `Plan`. Raises SpecError if both are None; MissingError without numba.
+    `system` is a system file, a name in results/systems, or the folder of a sweep, run or baseline. Raises
+    SpecError, StorageError.
     """
-    answers: list[Needs | Feeds]
-    if accelerators is not None:
-        cost = system.clients.cpu_seconds_per_gb if system else None
-        answers = [needs(job, accelerators, per_host, margin=margin, cpu_seconds_per_gb=cost) for job in jobs]
-    elif system is not None:
-        answers = [feeds(job, system) for job in jobs]
+    if system is None and accelerators is None:
+        raise SpecError("plan needs a question", "give a result or --system, --accelerators N, or both")
+    jobs = [load_workload(name, settings) for name in workloads]
+    for job in jobs:
+        if not math.isfinite(job.demand):
+            raise SpecError(f"{job.name} does not compute, so it has no demand", "choose another workload")
+    found, result = open_system(system) if system else (System(title="What accelerators need"), None)
+    feeds = [what_it_feeds(found, result, job) for job in jobs] if system else []
+    needs: list[Need] = []
+    for place, job in enumerate(jobs if accelerators else ()):
+        limit = feeds[place].limit_bytes_per_second if result else None
+        storage = found.storage if limit is None else replace(found.storage, bandwidth=limit)
+        needs += _needs(job, accelerators or 0, replace(found, storage=storage), per_host, margin)
+    return Plan(
+        system=found.name, title=found.title or found.name, measured=result is not None,
+        accelerators=accelerators, per_host=per_host, margin=margin, feeds=tuple(feeds), needs=tuple(needs),
+    )  # fmt: skip
+
+
+def what_it_feeds(system: System, result: RunResult | None, workload: Workload) -> Feeds:
+    """Return what a storage feeds: the knee of the result, or else by the system's limits.
+
+    A hard limit gives the count, a soft one the lower end of the interval. Raises SpecError.
+    """
+    wanted, demand = workload.training.au_threshold, workload.demand
+    if result is not None:
+        knee, interval, name = measured_knee(result, workload)
+        limit = None if knee is None else Limit(name, knee * wanted * demand)
+        return _feeds(system.name, workload, knee, interval, limit)
+    alone = limits.latency_limit(system.storage, workload)
+    if alone is not None and alone.bytes_per_second < wanted * demand:
+        return _feeds(system.name, workload, 0.0, (0.0, 0.0), alone)
+    limit = next(iter(limits.storage_limits(system.storage, workload)), None)
+    if limit is None:
+        return _feeds(system.name, workload, None, (0.0, math.inf), None)
+    full, error = limit.bytes_per_second / demand, math.exp(limits.RUN_ERROR)
+    knee = limits.hard_count(full, wanted)
+    interval = (limits.soft_count(full, wanted) / error, knee * error)
+    return _feeds(system.name, workload, knee, interval, limit)
+
+
+def _feeds(
+    system: str, workload: Workload, knee: float | None, interval: tuple[float, float], limit: Limit | None
+) -> Feeds:
+    low, high = interval
+    wanted = workload.training.au_threshold
+    count = math.floor(low) if knee is None else whole_accelerators(knee)
+    what = f"{system} feeds {count:,} x {workload.name} at AU {wanted:.0%}"
+    span = f"{number(low, 3)} to {number(high, 3)}"
+    if limit is not None:
+        sentence = (
+            f"{what} (knee at {number(knee, 4)}, 95 % interval {span}): its limit is the {limit.name}, "
+        )
+        sentence += f"{show_rate(limit.bytes_per_second)}."
+    elif math.isinf(high):
+        sentence = f"{what}, or more: no limit is known." if count else f"{system} states no limit on reads."
     else:
-        raise SpecError("plan needs a question", "give --system FILE, --accelerators N, or both")
-    return Plan(system=system, per_host=per_host, margin=margin, answers=tuple(answers))
+        sentence = f"{what}, or more: its knee is between {span}."
+    return Feeds(
+        workload=workload.name, au_threshold=wanted, demand_bytes_per_second=workload.demand,
+        fully_fed=None if knee is None else knee * wanted, knee=knee, interval=interval, accelerators=count,
+        limit=limit.name if limit else "", limit_bytes_per_second=limit.bytes_per_second if limit else None,
+        sentence=sentence,
+    )  # fmt: skip
 
 
-def verdict(found: Needs, system: System, margin: float) -> str:
-    """Return a sentence on whether the system meets the needs, and which limit is closest."""
-    bound, nic = tightest_limits(system, found.workload), found.nic / (1 - margin)
-    # Each existing rate, and its ratio to the need.
-    have = {
-        "storage": (bound.system, bound.system / (found.bandwidth / (1 - margin))),
-        "client hosts": (bound.host, bound.host / nic),
-        "one rank": (bound.rank, bound.rank / (nic * found.hosts / found.accelerators)),
+def show_amount(amount: float, unit: str) -> str:
+    """Format an amount of a need: `44 GB/s`, `1,234 requests/s`."""
+    return show_rate(amount) if unit == "B/s" else f"{amount:,.0f} {unit}"
+
+
+def _needs(job: Workload, accelerators: int, system: System, per_host: int, margin: float) -> list[Need]:
+    """Return everything that the accelerators need with what the system has: the storage first."""
+    storage, clients, size = system.storage, system.clients, job.request_bytes
+    whole, on_host = accelerators * job.demand, min(per_host, accelerators) * job.demand
+    wanted = job.training.au_threshold
+    reserve = 1 / limits.soft_count(1, wanted) / (1 - margin)
+    needs: list[Need] = []
+
+    def need(resource: str, unit: str, full: float, available: float | None, who: str) -> None:
+        """Add a resource of which accelerators that never wait use `full`."""
+        add(resource, unit, (full, full * wanted, full * reserve), available, who)
+
+    def add(
+        resource: str, unit: str, amounts: tuple[float, float, float], available: float | None, who: str
+    ) -> None:
+        full, least, reserved = amounts
+        shortfall = ""
+        if available is not None and available < reserved:
+            shortfall = (
+                f"{who} {show_amount(available, unit)} of the {show_amount(reserved, unit)} that "
+                f"{accelerators:,} x {job.name} need ({resource}, {available / reserved:.0%})."
+            )
+        needs.append(
+            Need(
+                workload=job.name, resource=resource, unit=unit, full=full, least=least, reserved=reserved,
+                available=available, shortfall=shortfall,
+            )
+        )  # fmt: skip
+
+    rates: dict[str, float | None] = {
+        limit.name: limit.bytes_per_second for limit in limits.storage_limits(storage, job)
     }
-    shown = {what: (show_rate(rate), share) for what, (rate, share) in have.items()}
-    if (hosts := system.clients.hosts) is not None:
-        shown["number of hosts"] = (f"{hosts} hosts", hosts / found.hosts)
-    least = min(shown, key=lambda what: shown[what][1])
-    there, share = shown[least]
-    if share >= 1:
-        return f"{system.name} meets these needs; {least} is the nearest to its limit"
-    return f"{system.name} falls short: {least} has {there}, {share:.0%} of the need"
+    rates.pop(limits.IOPS, None)
+    for name, rate in (rates or {"storage bandwidth": None}).items():
+        need(name, "B/s", whole, rate, "The storage has")
+    need(limits.IOPS, "requests/s", whole / size, storage.read_iops, "The storage has")
+    if storage.latency is not None:
+        who = f"At {show_seconds(storage.latency)} a request, {job.loader.workers} readers each keep"
+        readers = accelerators * job.loader.workers
+        need("requests in flight", "requests", whole / size * storage.latency, readers, who)
+    theirs = "The clients of the sheet, which are not the storage, have"
+    hosts = -(-accelerators // per_host)
+    add("client hosts", "hosts", (hosts, hosts, hosts), clients.hosts, theirs)
+    need(LINK, "B/s", on_host, clients.nic, theirs)
+    return needs

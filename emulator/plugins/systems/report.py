@@ -1,0 +1,146 @@
+"""The report of a plan: sentences, tables and a figure."""
+
+from __future__ import annotations
+
+import math
+
+from emulator.config.reader import build, to_plain
+from emulator.plugins.systems.limits import soft_count, soft_utilization
+from emulator.plugins.systems.plan import LINK, Plan, show_amount
+from emulator.record.result import RunResult, new_result
+from emulator.report import figure as fig
+from emulator.report.table import Column, Table, number
+from emulator.units import show_rate
+
+QUESTION = "How many accelerators can this storage feed, and what do they need?"
+
+
+def plan_of(result: RunResult) -> Plan | None:
+    """Return the plan in a result; None if there is none. Raises SpecError."""
+    return build(Plan, result.details) if result.details else None
+
+
+def plan_result(plan: Plan, command: tuple[str, ...] = ()) -> RunResult:
+    """Return the plan as an incomplete result of kind `plan`, which other commands show."""
+    return new_result(
+        "plan", command=command, workload={"title": plan.title}, dataset={}, storage={}, loader="",
+        environment={}, details=to_plain(plan, named=True),
+    )  # fmt: skip
+
+
+def answer(result: RunResult) -> str:
+    """Return what is fed and every shortfall, a sentence each."""
+    plan = plan_of(result)
+    if plan is None:
+        return "Nothing was planned."
+    shortfalls = [need.shortfall for need in plan.needs if need.shortfall]
+    if plan.accelerators and not shortfalls:
+        known = any(need.available is not None for need in plan.needs)
+        shortfalls = [f"No shortfall: {plan.system} has all of it."] if known else []
+    sentences = [*(fed.sentence for fed in plan.feeds), *shortfalls]
+    return " ".join(sentences) or f"The table shows what {plan.accelerators:,} accelerators need."
+
+
+def setting(result: RunResult) -> str:
+    """Say where the limit and its interval are from."""
+    plan = plan_of(result)
+    if plan is None or not plan.feeds:
+        return "planned by a formula; nothing was read"
+    if plan.measured:
+        return "the knee of a sweep and its 95 % interval, in accelerators of each workload"
+    return "by a formula: the knee at a hard limit, the interval from a soft one, and run-to-run variation"
+
+
+def tables(result: RunResult) -> tuple[Table, ...]:
+    """Return a table of what is fed, and one of what is needed."""
+    plan = plan_of(result)
+    if plan is None:
+        return ()
+    return tuple(table for table in (_fed_table(plan), _need_table(plan)) if table.rows)
+
+
+def _fed_table(plan: Plan) -> Table:
+    columns = (
+        Column("workload", align="left"),
+        Column("demand\nof one", show_rate, unit="B/s"),
+        Column("none\nwaits", "{:,.1f}".format),
+        Column("at AU"),
+        Column("95 % interval"),
+        Column(f"{plan.margin:.0%} in\nreserve"),
+        Column("limit", align="fold"),
+    )
+    rows = []
+    for fed in plan.feeds:
+        low, high = fed.interval
+        span = f"{number(low, 3)} to {number(high, 3)}" if math.isfinite(high) else f"{low:,.3g} or more"
+        rate = fed.limit_bytes_per_second
+        limit = f"{fed.limit}, {show_rate(rate)}" if rate is not None else "not known"
+        at_au = f"{fed.accelerators:,} at {fed.au_threshold:.0%}"
+        reserved = int(fed.accelerators * (1 - plan.margin))
+        rows.append((fed.workload, fed.demand_bytes_per_second, fed.fully_fed, at_au, span, reserved, limit))
+    return Table(caption="Accelerators that it feeds", columns=columns, rows=tuple(rows))
+
+
+def _need_table(plan: Plan) -> Table:
+    columns = (
+        Column("workload", align="left"),
+        Column("need", align="fold"),
+        Column("at AU", room=10),
+        Column("none\nwaits"),
+        Column(f"{plan.margin:.0%} in\nreserve"),
+        Column("there"),
+        Column("share %", "{:.0f}".format),
+    )
+    rows = []
+    for need in plan.needs:
+        amounts = [show_amount(amount, need.unit) for amount in (need.least, need.full, need.reserved)]
+        there, share = None, None
+        if need.available is not None:
+            there, share = show_amount(need.available, need.unit), 100 * need.available / need.reserved
+        resource = need.resource
+        if resource == LINK and (speed := _link(need.reserved)):
+            resource = f"{LINK}: {speed} Gb/s"
+        rows.append((need.workload, resource, *amounts, there, share))
+    caption = f"What {plan.accelerators or 0:,} accelerators need, {plan.per_host} a host"
+    short = frozenset(place for place, need in enumerate(plan.needs) if need.shortfall)
+    return Table(caption=caption, columns=columns, rows=tuple(rows), flagged=short)
+
+
+def _link(rate: float) -> int | None:
+    """Return the slowest common network card, or pair of cards, with that many bytes/s, in Gb/s."""
+    speeds = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
+    return next((speed for speed in speeds if speed * 1e9 / 8 >= rate), None)
+
+
+def figures(result: RunResult) -> tuple[fig.Figure, ...]:
+    """Return utilization against accelerators, from a soft to a hard limit; none if no limit is known."""
+    plan = plan_of(result)
+    drawn = [fed for fed in plan.feeds if fed.knee and math.isfinite(fed.interval[1])] if plan else []
+    if not drawn:
+        return ()
+    most = 2 * max(fed.knee or 0 for fed in drawn)
+    counts = [1.0 * most ** (step / 200) for step in range(201)]
+    marks: list[fig.Mark] = []
+    for place, fed in enumerate(drawn):
+        low, high = fed.interval
+        wanted, colour = fed.au_threshold, fig.series_colour(place)
+        soft, hard = low / soft_count(1, wanted), high * wanted
+        band = tuple((n, 100 * soft_utilization(soft, n), 100 * min(1, hard / n)) for n in counts)
+        line = tuple((n, 100 * min(1, (fed.fully_fed or 0) / n)) for n in counts)
+        marks += [fig.Band(points=band, colour=colour), fig.Line(points=line, colour=colour)]
+        marks.append(fig.HorizontalLine(y=100 * wanted, colour=fig.SOFT))
+    figure = fig.Figure(
+        name="plan",
+        title="Accelerator utilization by accelerators",
+        caption="Predicted, not measured. Bands: where they cross the dashed line, the 95 % interval.",
+        x=fig.process_axis([1, most]),
+        y=fig.Axis(title="AU, %", high=105, suffix=" %"),
+        marks=tuple(marks),
+        legend=tuple(fig.Key(fed.workload, fig.series_colour(place)) for place, fed in enumerate(drawn)),
+        qualified="predicted",
+    )
+    return (figure,)
+
+
+def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
+    return tables(result), figures(result)
