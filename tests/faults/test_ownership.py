@@ -251,7 +251,7 @@ def test_neither_force_nor_resume_removes_a_file_because_of_its_name_or_size(
     else:
         put(out / name, "my notes\n")
     before = tree(out), tree(theirs)
-    refused(run(tmp_path, *SIMULATE, "--out", out, "--force"), name)
+    refused(run(tmp_path, *QUICK, "--out", out, "--force"), name)
     with pytest.raises(SpecError, match=name):
         ResultFolder.resume(out, kept.result)
     assert (tree(out), tree(theirs)) == before
