@@ -208,12 +208,7 @@ def sweep(
         Path | None,
         typer.Option(metavar="OUT", help="Continue the sweep in this folder; it knows DIR and the options."),
     ] = None,
-    noise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SPEC", help="Other work at the same time: writers, read:2x1MiB,rate=50MB/s, checkpoint."
-        ),
-    ] = None,
+    noise: options.Noise = "",
 ) -> None:
     """Scale the number of ranks and find the knee.
 
@@ -228,7 +223,7 @@ def sweep(
     job = replace(training.job("sweep", spec), precision=precision, resume=resume is not None)
     if resume is not None:
         job = replace(job, out=resume)
-    if noise is not None:
+    if noise:
         if not isinstance(job.dataset, Path):
             raise SpecError("--noise needs a dataset in a folder", "leave it out for objects")
         noise_named(noise).require(noise)

@@ -14,7 +14,6 @@ from emulator.errors import SpecError
 from emulator.files import write_whole
 from emulator.registry import NOISE
 from emulator.run.comm import Comm, agreed
-from emulator.run.job import TrainingJob
 
 
 class Running(Protocol):
@@ -74,12 +73,11 @@ def noise_folder(dataset: Path, host: str) -> Path:
 
 
 @contextmanager
-def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
-    """Run the job's noise, if it has any, during the body. Collective; errors end every rank.
+def noise_beside(text: str, folder: object, out: Path, world: Comm) -> Iterator[None]:
+    """Run the noise `text`, if there is any, beside `folder` during the body. Collective.
 
-    OUT/noise/HOST.json records what it did.
+    Errors end every rank. OUT/noise/HOST.json records what it did. There is none beside an object store.
     """
-    folder, text = job.dataset, job.storage.noise
     if not text or not isinstance(folder, Path):
         yield
         return
@@ -96,6 +94,6 @@ def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
             noise.end()
     for name, output in filter(None, world.gather((host, report) if first else None)):
         if output:
-            (job.out / "noise").mkdir(exist_ok=True)
-            write_whole(job.out / "noise" / f"{name}.json", output)
+            (out / "noise").mkdir(exist_ok=True)
+            write_whole(out / "noise" / f"{name}.json", output)
             live.say(f"noise on {name}: {kind.line(output)}")

@@ -45,7 +45,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
 
     Collective over `world`: when a rank fails, it reports why, and all ranks end.
     """
-    with noise_beside(job, world), guarded(world, job.out):
+    with noise_beside(job.storage.noise, job.dataset, job.out, world), guarded(world, job.out):
         hosts, memory = hosts_of(world)
         node = world.node()
         checks = node.rank == 0  # one rank per host checks OUT and makes the spool

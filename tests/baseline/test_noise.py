@@ -19,6 +19,7 @@ with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not in
 def test_specs():
     writers = parse_noise("writers")
     assert writers.names == ("writer-4k", "writer-8k", "writer-16k")
+    assert parse_noise("checkpoint").suite.sections["checkpoint"].splitlines()[1] == "rw=write"
     section = parse_noise("read:2x1MiB,depth=4,rate=50MB/s,size=8MiB").suite.sections["noise"]
     assert section.splitlines()[1:] == ["rw=randread", "bs=1048576", "iodepth=4", "rate=25000000"]
     odd = ("0x4KiB", "3x", "3x4KiB,depth=x", "3x4KiB,speed=3", "1x3B", "1x1GiB,size=4KiB")

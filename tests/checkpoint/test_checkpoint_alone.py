@@ -1,5 +1,6 @@
 """A checkpoint run of one rank in this process: what it refuses, what it finds, what it leaves."""
 
+import shutil
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from emulator.config.checkpoint import load_checkpoint_model
-from emulator.errors import FeedrateError
+from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
@@ -68,7 +69,7 @@ def test_what_memory_held_before_it_was_read_back_is_flagged(job, tmp_path):
     assert sum(int(pages.max()) for pages in held)
     again = run(replace(job, model=model(0, 1), keep=True), tmp_path / "again")
     assert again.checkpoints[0].resident_share > 0.5
-    assert [flag.name for flag in again.flags] == ["not-by-rules", "page-cache"]
+    assert [flag.name for flag in again.flags] == ["page-cache"]
 
 
 def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, capsys):
@@ -98,11 +99,41 @@ def test_there_is_nothing_to_read(job, capsys):
     assert list(job.folder.iterdir()) == []
 
 
+def test_checkpoints_that_a_dead_run_was_to_remove_go_and_kept_ones_stay(job, tmp_path, capsys):
+    """A host that dies in the second write leaves the first one complete, and the second one unfinished."""
+    run(replace(job, keep=True))
+    for number in (1, 2):
+        part = place.begin(job.root, number, "dead")
+        marker = place.read_marker(job.root, 0)
+        if number == 1:
+            for files in marker.files:
+                for file in files:
+                    shutil.copy(job.root / "checkpoint-000000" / file.name, part)
+            place.commit(part, 1, replace(marker, keep=False))
+    assert run(job, tmp_path / "again").status == "complete"
+    said = capsys.readouterr().out
+    assert "removed checkpoint-000001, which a run that died had left" in said
+    assert "removed checkpoint-000002.dead.part, which a run that died had left" in said
+    assert place.complete(job.root) == [0] and place.unfinished(job.root) == []
+
+
+def test_more_than_fits_is_refused_before_anything_is_written(job, capsys):
+    job = replace(job, scale=Fraction(1), model=model(10**6, 1))
+    assert "choose fewer --writes, or a --scale below 1" in refused(job, capsys)
+    assert list(job.folder.iterdir()) == [] and not job.out.exists()
+
+
+def test_object_stores_are_refused_in_one_line(tmp_path):
+    for place_name in ("rados://pool/x", "s3://bucket/x"):
+        with pytest.raises(SpecError, match="checkpoints are files, not objects"):
+            Choices().job(Path(place_name), tmp_path)
+
+
 def test_leftovers_are_swept_up_and_said(job):
     run(replace(job, keep=True))
     place.begin(job.root, 9, "x")
     lines = sweep_up(job)
-    assert lines[0] == "removed checkpoint-000009.x.part, which was unfinished"
+    assert lines[0] == "removed checkpoint-000009.x.part, which a run that died had left"
     assert lines[1].startswith("1 complete checkpoint is in")
     with place.locked(job.root):
         assert "another run" in sweep_up(job)[0]
@@ -111,7 +142,7 @@ def test_leftovers_are_swept_up_and_said(job):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"scale": Fraction(1), "model": model(10**6, 1)}, "choose fewer --writes, or a --scale below 1"),
+        ({"noise": "loud"}, "begin it with one of"),
         ({"model": model(1, 1, "llama3-70b")}, "a copy of llama3-70b takes 8 ranks"),
         ({"folder": Path("/nowhere/at/all")}, "there is no folder /nowhere/at/all"),
     ],

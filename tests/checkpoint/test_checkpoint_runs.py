@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,8 +58,20 @@ def test_a_run_and_its_report(tmp_path):
         assert one.bytes_per_second == pytest.approx(one.bytes / one.seconds)
         assert 0 < one.fastest_seconds <= one.seconds
         assert one.resident_share in (None, 0.0)
-    assert [flag.name for flag in result.flags] == ["not-by-rules"]
+    assert not result.flags
     assert verified(data / place.FOLDER) == [0, 1]
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+def test_checkpoints_beside_noise_say_so(tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    more = ("-n", 1, "--scale", "1/20000", "--writes", 1, "--reads", 1, "--noise", "write:1x4KiB,size=1MiB")
+    done = feedrate(*words(data, out, *more))
+    assert done.status == 0, done.err
+    assert read_result(out).storage["noise"] == more[-1]
+    assert len(list((out / "noise").glob("*.json"))) == 1 and "Beside noise" in done.out
+    assert not list(data.iterdir())
 
 
 def test_python_runs_as_the_command_does(tmp_path):
@@ -125,7 +138,9 @@ def rounds(begin, root: Path, count: int, luck: random.Random) -> None:
         assert len(found) >= known, "a kill never takes a complete checkpoint"
         if not everything:  # the command survived and swept up
             assert place.unfinished(root) == []
-            assert re.search(r"removed checkpoint-\S+, which was unfinished|complete", process.stderr.read())
+            assert re.search(
+                r"removed checkpoint-\S+, which a run that died had left|complete", process.stderr.read()
+            )
         for number in found[:-2]:
             place.remove(root / place.folder_name(number))
 
@@ -139,7 +154,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(run, tmp_path, 
     job = choices.job(tmp_path / "data", tmp_path / "next")
     measure(job, Comm())
     said = capsys.readouterr().out.splitlines()
-    assert "removed checkpoint-999998.dead.part, which an earlier run left unfinished" in said
+    assert "removed checkpoint-999998.dead.part, which a run that died had left" in said
     assert place.unfinished(root) == [] and len(verified(root)) == before
 
 

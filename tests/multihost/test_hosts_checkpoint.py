@@ -1,13 +1,11 @@
 """Checkpoints by ranks on three hosts. Needs root: make test-multihost."""
 
 import json
-import shutil
 
 import pytest
 from hosts import on_hosts
 
 from emulator.record.out import read_result
-from emulator.sweep.noise import noise_folder
 
 pytestmark = pytest.mark.multihost
 
@@ -28,14 +26,14 @@ def test_each_host_reads_what_another_one_wrote(hosts, tmp_path):
     assert not list((tmp_path / "data").iterdir())
 
 
-def test_every_host_has_a_checkpointing_job_beside_its_ranks(hosts, tiny, tmp_path):
-    data = tmp_path / "data"
-    shutil.copytree(tiny, data)
+def test_every_host_has_noise_beside_its_ranks(hosts, tmp_path):
+    (tmp_path / "data").mkdir()
     done = on_hosts(
-        1, "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "3", "--steps", 8,
-        "--noise", "checkpoint,scale=1/20000,ranks=2", "--out", tmp_path / "out",
+        1, "checkpoint", tmp_path / "data", "-m", "llama3-8b", "--scale", "1/4000", "--writes", 1,
+        "--reads", 1, "--pause", "0s", "--noise", "checkpoint", "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out" / "noise").glob("*.json")}
-    assert sorted(told) == hosts and all(one["checkpoints"] for one in told.values())
-    assert not noise_folder(data, "any").parent.exists()
+    written = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out/noise").glob("*.json")}
+    assert sorted(written) == hosts
+    assert all(fio["jobs"][0]["write"]["total_ios"] for fio in written.values())
+    assert not list((tmp_path / "data").iterdir())

@@ -19,7 +19,7 @@ _FOREVER = 30 * 86400.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _SPEC = re.compile(r"(read|write):([1-9]\d*)x([^,]+)((?:,(?:depth|rate|size)=[^,]+)*)")
-_HOW = "write it like writers, write:3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s,size=1GiB"
+_HOW = "write it like writers, checkpoint, write:3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s,size=1GiB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,20 +29,23 @@ class FioNoise:
     suite: Suite
     names: tuple[str, ...]
     """Sections of the suite that run."""
+    depth: int = 1
     file_bytes: int = 2**26
     """Bytes of a job's file."""
 
 
 def parse_noise(text: str) -> FioNoise:
-    """Parse `writers` (the noisy-neighbour brief's), or `read|write:JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
+    """Parse `writers` (the noisy-neighbour brief's), `checkpoint`, or `read|write:JOBSxBLOCK[,OPTIONS]`.
 
-    Jobs access their files at random; the rate is the total of all jobs of a host. Raises SpecError.
+    The options are depth=D, rate=R and size=S. Such jobs access their files at random; the rate is the total
+    of all jobs of a host. Raises SpecError.
     """
+    if text == "checkpoint":
+        return FioNoise(suite=load_suite("checkpoint"), names=("checkpoint",), depth=4)
     if text == "writers":
         suite = load_suite("noisy-neighbour")
-        return FioNoise(
-            suite=suite, names=tuple(name for name in suite.sections if name.startswith("writer"))
-        )
+        names = tuple(name for name in suite.sections if name.startswith("writer"))
+        return FioNoise(suite=suite, names=names)
     match = _SPEC.fullmatch(text)
     options = dict(part.split("=", 1) for part in match[4].split(",") if part) if match else {}
     if match is None or not options.get("depth", "8").isdigit():
@@ -84,7 +87,7 @@ class RunningNoise:
             files = noise.suite.clones if len(noise.names) == 1 else len(noise.names)
             setting.lay_out(files)
             self._fio = fio = start_fio("the noise", on_death=signal.SIGINT)
-            fio.send(setting.job_file(noise.suite, noise.names, unlink=True), last=True)
+            fio.send(setting.job_file(noise.suite, noise.names, depth=noise.depth, unlink=True), last=True)
             unopened = {str(folder.resolve() / f"job{number}.dat") for number in range(files)}
 
             def begun() -> bool:

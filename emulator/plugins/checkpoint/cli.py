@@ -21,6 +21,7 @@ from emulator.config.reader import to_plain
 from emulator.errors import SpecError
 from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob
 from emulator.plugins.checkpoint.start import run_checkpoint
+from emulator.registry import STORES
 from emulator.report.table import Cell, Column, Table
 from emulator.report.terminal import print_blocks
 from emulator.run.preflight import Rules
@@ -46,12 +47,15 @@ class Choices:
     shift: Annotated[
         bool, typer.Option("--shift", help="Read each shard on another host than its writer's.")
     ] = False
+    noise: options.Noise = ""
     label: options.Label = ""
     rules: options.RulesName = ""
     closed: options.Closed = False
 
     def job(self, folder: Path, out: Path, command: tuple[str, ...] = ()) -> CheckpointJob:
         """Return the job in `folder` that `command` repeats. Raises SpecError, StorageError."""
+        if (scheme := str(folder).partition(":/")[0]) in STORES:
+            raise SpecError(f"checkpoints are files, not objects of {scheme}://", "name a mounted folder")
         given = {"writes": self.writes, "reads": self.reads, "pause": self.pause}
         overrides = [f"io.{key}={value}" for key, value in given.items() if value is not None]
         return CheckpointJob(
@@ -64,6 +68,7 @@ class Choices:
             out=out,
             command=command,
             label=self.label,
+            noise=self.noise,
             rules=Rules(self.rules, self.closed),
         )
 

@@ -17,17 +17,15 @@ from emulator.files import sync_folder
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
-from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result, planned
+from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result, planned, require_room_for
 from emulator.record.out import ResultFolder
 from emulator.record.result import Checkpoint, Flag, RunResult
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
 from emulator.run.shared import hosts_of
 from emulator.storage.counts import ReadStats
 from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.sweep.noise import noise_beside
 from emulator.units import show_bytes, show_rate, show_seconds
-
-MOST_RESIDENT = 0.01
-"""Share of pages in the page cache before a cold read, above which the read is flagged."""
 
 Direction = Literal["write", "read"]
 Value = TypeVar("Value")
@@ -45,6 +43,7 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResul
     agreed(world, lambda: job.rules.require(planned(job, hosts, memory)) if first else None)
     # Lock the folder of checkpoints before OUT is made, so that a refused run leaves nothing.
     with guarded(world, job.out), entered(world, partial(place.locked, job.root) if first else None):
+        agreed(world, lambda: _make_room(job, world.size) if first else None)
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
 
         def create() -> ResultFolder:
@@ -54,12 +53,20 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResul
         io = job.model.io
         with (
             entered(world, create if first else None) as record,
+            noise_beside(job.noise, job.root, job.out, world),
             ShardIO(io.workers, io.block_bytes) as shard_io,
         ):
             session = _Session(job, world, hosts, shard_io, direct, record)
             with live.telling(session.now) if first else nullcontext():
                 session.run()
             return record.complete() if record else None
+
+
+def _make_room(job: CheckpointJob, ranks: int) -> None:
+    """Remove what runs that died have left, and check the free space. Raises SpecError, StorageError."""
+    for name in place.clean(job.root):
+        live.say(f"removed {name}, which a run that died had left")
+    require_room_for(job, ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,18 +115,6 @@ def checkpoint_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    place: int
-    """Number of this write or read, from 1."""
-    doing: str
-    size: int
-    """Bytes of this rank."""
-    done_before: int
-    """Bytes that this rank has moved in earlier turns."""
-    began: float
-
-
 @dataclass
 class _Session:
     """One rank's state while a job runs."""
@@ -132,49 +127,38 @@ class _Session:
     record: ResultFolder | None
     written: list[int] = field(default_factory=list)
     """Numbers of the checkpoints of this run."""
-    turn: _Turn | None = None
+    doing: str = "starting"
+    part: int = 0
+    """Number of the present write or read, from 1."""
 
     def __post_init__(self) -> None:
         self._begin = time.monotonic()
 
     def now(self) -> Now:
         """Return the progress of rank 0. Another thread calls this."""
-        io, turn = self.job.model.io, self.turn
-        every, seconds = io.writes + io.reads, time.monotonic() - self._begin
-        found = self.record.result.checkpoints if self.record else ()
-        rate = left = None
-        if turn is not None:
-            moved, spent = self.io.done - turn.done_before, time.monotonic() - turn.began
-            going = 0 < moved < turn.size and spent > 0  # afterwards it pauses, like a training that computes
-            rate = moved / spent * self.world.size if going else None
-            mean = sum(item.seconds for item in found) / len(found) if found else 0.0
-            share = moved / turn.size if turn.size else 0.0
-            here = spent / share - spent if share else mean
-            left = max(0.0, here) + (every - turn.place) * (mean + io.pause) if found or share else None
+        parts, seconds = self.job.model.io.writes + self.job.model.io.reads, time.monotonic() - self._begin
+        done = self.part - 1
+        left = seconds / done * (parts - done) if done > 0 else None
         return Now(
             verb="checkpoint",
-            doing="starting" if turn is None else turn.doing,
+            doing=self.doing,
             unit="checkpoint",
-            part=turn.place if turn else None,
-            parts=every,
+            part=self.part,
+            parts=parts,
             share=live.share_done(seconds, left),
             seconds=seconds,
             eta_seconds=left,
-            bytes_per_second=rate,
+            bytes_per_second=self.io.done * self.world.size / seconds if seconds else None,
         )
 
     def _take_turn(self, direction: Direction, number: int) -> None:
         """Record for `now` that the next write or read begins."""
-        size = sum(shard.size for shard in self.job.shards(self.world.size, self.world.rank))
-        doing = f"{direction} {place.folder_name(number)}, {show_bytes(self.job.total(self.world.size))}"
-        before = self.turn.place if self.turn else 0
-        self.turn = _Turn(before + 1, doing, size, self.io.done, time.monotonic())
+        self.part += 1
+        self.doing = f"{direction} {place.folder_name(number)}, {show_bytes(self.job.total(self.world.size))}"
 
     def run(self) -> None:
         job, io = self.job, self.job.model.io
         self._seed: int = self.world.bcast(secrets.randbits(62))
-        for name in self._on_first(lambda: place.clean(job.root)) or []:
-            live.say(f"removed {name}, which an earlier run left unfinished")
         known: list[int] = self.world.bcast(self._on_first(lambda: place.complete(job.root)))
         first = known[-1] + 1 if known else 0
         try:
@@ -195,7 +179,6 @@ class _Session:
             if not job.keep and self.record:
                 for number in self.written:
                     place.remove(job.root / place.folder_name(number))
-                place.leave(job.root)
 
     def _write(self, number: int) -> None:
         job, world = self.job, self.world
@@ -222,6 +205,7 @@ class _Session:
                 scale=str(job.scale),
                 seed=self._seed,
                 files=tuple(files for files, _ in gathered),
+                keep=job.keep,
             )
             place.commit(part, number, marker)
             return time.monotonic() - begin
@@ -296,20 +280,17 @@ class _Session:
         if not self.record:
             return
         checkpoint = checkpoint_of(direction, number, len(set(self.hosts)), began, reports, commit_seconds)
-        flags = [flag for flag in self.record.result.flags if flag.name != "page-cache"]
         checkpoints = (*self.record.result.checkpoints, checkpoint)
         resident = max(made.resident_share or 0.0 for made in checkpoints)
-        if resident > MOST_RESIDENT:
-            flags.append(
-                Flag(
-                    name="page-cache",
-                    value=resident,
-                    threshold=MOST_RESIDENT,
-                    sentence=f"{resident:.0%} of the sampled pages were in this host's memory "
-                    "before they were read back.",
-                )
-            )
-        self.record.update(checkpoints=checkpoints, flags=tuple(flags))
+        flag = Flag(
+            name="page-cache",
+            value=resident,
+            threshold=0.01,
+            sentence=f"{resident:.0%} of the sampled pages were in this host's memory before they were read "
+            "back.",
+        )
+        flags = (flag,) if resident > flag.threshold else ()
+        self.record.update(checkpoints=checkpoints, flags=flags)
         live.say(
             f"{direction:5} {place.folder_name(number)}: {show_bytes(checkpoint.bytes)} in "
             f"{show_seconds(checkpoint.seconds)}, {show_rate(checkpoint.bytes_per_second)}"

@@ -6,7 +6,8 @@
 A checkpoint is written into a `.part` folder. When every rank has synced its files, rank 0 writes the marker
 `checkpoint.json` with every file's name, size and checksum, syncs it and the folder, and atomically renames
 the folder. To remove a checkpoint, it is renamed to `.part` first. So an incomplete checkpoint always has a
-`.part` name, whichever process is killed; the next run removes it.
+`.part` name, whichever process is killed; the next run removes it, and complete ones that a run that died was
+to remove.
 
 The bytes of a file are AES-128 in counter mode, keyed by run, checkpoint, rank and file, so that no storage
 can compress or deduplicate them. A few threads each fill a block, compute its checksum while it is in the CPU
@@ -21,7 +22,7 @@ import queue
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,8 @@ class Marker:
     seed: int
     files: tuple[tuple[WrittenFile, ...], ...]
     """The files of each rank."""
+    keep: bool = True
+    """False if the run that wrote it was to remove it: then the next run does, if that one died."""
 
     @property
     def size(self) -> int:
@@ -87,7 +90,7 @@ def folder_name(number: int) -> str:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Make the folder and hold its lock during the body.
+    """Make the folder and hold its lock during the body; leave no folder without a checkpoint.
 
     Raises SpecError if another run holds the lock, StorageError.
     """
@@ -100,13 +103,16 @@ def locked(root: Path) -> Iterator[None]:
                 "wait for it, or choose another folder",
             ) from None
     with held:
-        yield
+        try:
+            yield
+        finally:
+            leave(root)
 
 
 def complete(root: Path) -> list[int]:
     """Return the numbers of the complete checkpoints, ascending. Raises StorageError."""
-    matches = [match for match in map(_COMPLETE.fullmatch, _names(root)) if match]
-    return sorted(int(match[1]) for match in matches if (root / match[0] / MARKER).is_file())
+    found = [_COMPLETE.fullmatch(name) for name in _names(root) if (root / name / MARKER).is_file()]
+    return sorted(int(match[1]) for match in found if match)
 
 
 def unfinished(root: Path) -> list[Path]:
@@ -116,10 +122,7 @@ def unfinished(root: Path) -> list[Path]:
 
 def _names(root: Path) -> list[str]:
     with storage_errors("cannot list the folder of checkpoints"):
-        try:
-            return sorted(path.name for path in root.iterdir())
-        except FileNotFoundError:
-            return []
+        return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
 
 def begin(root: Path, number: int, run: str) -> Path:
@@ -203,21 +206,26 @@ def _own(path: Path) -> list[str] | None:
 
 
 def clean(root: Path) -> list[str]:
-    """Remove the folders of killed runs, and return their names. Raises StorageError."""
-    folders = unfinished(root)
-    for path in folders:
+    """Remove what runs that died have left, and return its names. Raises StorageError.
+
+    That is every unfinished checkpoint, and complete ones whose marker says that they were not to be kept.
+    """
+    left = unfinished(root)
+    for number in complete(root):
+        with suppress(DatasetError):  # a damaged marker, or another program's
+            if not read_marker(root, number).keep:
+                left.append(root / folder_name(number))
+    for path in left:
         remove(path)
-    return [path.name for path in folders if not path.exists()]
+    return [path.name for path in left if not path.exists()]
 
 
 def leave(root: Path) -> None:
     """Remove the folder if it has nothing but the lock. Never raises."""
-    try:
+    with suppress(OSError, StorageError):  # the storage has failed, which has been reported
         if _names(root) == [_LOCK]:
             (root / _LOCK).unlink()
             root.rmdir()
-    except (OSError, StorageError):
-        return
 
 
 class ShardIO(Closing):
@@ -266,29 +274,18 @@ class ShardIO(Closing):
         self._pool.shutdown(cancel_futures=True)
 
 
-class Cancelled(Exception):
-    """The caller stopped the write."""
-
-
 def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
     """Return an AES key of 32 bytes that is unique to the file, checkpoint and run."""
     return hashlib.sha256(f"feedrate checkpoint {seed} {number} {rank} {name}".encode()).digest()
 
 
-def write_shard(
-    folder: Path, shard: Shard, key: bytes, io: ShardIO, direct: bool, stopped: Callable[[], bool] = bool
-) -> WrittenFile:
-    """Write one file and sync it before it gets its name.
-
-    `stopped` is called before each block. Raises StorageError, Cancelled.
-    """
+def write_shard(folder: Path, shard: Shard, key: bytes, io: ShardIO, direct: bool) -> WrittenFile:
+    """Write one file and sync it before it gets its name. Raises StorageError."""
     path = folder / shard.name
     try:
         with FileDraft(path, WriteOptions(direct=direct, sync=True)) as target:
 
             def write(at: int, length: int) -> int:
-                if stopped():
-                    raise Cancelled
                 with io.buffer() as buffer:
                     crc = _fill(buffer, length, key, at // io.block_bytes)
                     end = padded(length, BLOCK_BYTES)

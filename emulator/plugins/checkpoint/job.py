@@ -13,9 +13,10 @@ from emulator.files import require_room
 from emulator.plugins.checkpoint.files import FOLDER
 from emulator.record.machine import describe_mount
 from emulator.record.out import check_out
-from emulator.record.result import Checkpoint, Flag, RunResult, new_result
+from emulator.record.result import Checkpoint, RunResult, new_result
 from emulator.run.preflight import NO_RULES, Rules
 from emulator.run.shared import describe_run
+from emulator.sweep.noise import noise_named
 from emulator.units import show_bytes
 
 HOST_RANKS = 8
@@ -37,6 +38,8 @@ class CheckpointJob:
     out: Path
     command: tuple[str, ...]
     label: str = ""
+    noise: str = ""
+    """Work of others at the same time, as for a sweep."""
     rules: Rules = NO_RULES
 
     @property
@@ -76,11 +79,19 @@ class CheckpointJob:
 
 
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
-    """Raise SpecError or StorageError if the job cannot work, before anything is written."""
-    writes, size = job.model.io.writes, job.total(ranks)
+    """Raise SpecError or StorageError if the job cannot work, before ranks start."""
     check_out(job.out, force)
+    job.total(ranks)
+    if job.noise:
+        noise_named(job.noise).require(job.noise)
+    require_room(job.folder, 0, "checkpoints", "")
+
+
+def require_room_for(job: CheckpointJob, ranks: int) -> None:
+    """Raise SpecError if the checkpoints that the job writes do not fit. Call it when leftovers are gone."""
+    writes = job.model.io.writes
     hint = "choose fewer --writes, or a --scale below 1"
-    require_room(job.folder, writes * size, f"{writes} checkpoints", hint)
+    require_room(job.folder, writes * job.total(ranks), f"{writes} checkpoints", hint)
 
 
 def empty_result(
@@ -90,9 +101,6 @@ def empty_result(
 
     `hosts` has the host of every rank, `memory` the bytes of each host.
     """
-    departed = departures(job, len(hosts), len(set(hosts)))
-    sentence = "Not by MLPerf Storage's rules: " + "; ".join(departed) + "."
-    flag = Flag(name="not-by-rules", value=float(len(departed)), threshold=0.0, sentence=sentence)
     return new_result(
         "checkpoint",
         command=job.command,
@@ -106,10 +114,9 @@ def empty_result(
             "data_parallel": job.data(len(hosts)),
         },
         dataset={"path": str(job.root), "bytes": job.total(len(hosts))},
-        storage={"cache": "cold", "direct": direct},
+        storage={"cache": "cold", "direct": direct, "noise": job.noise},
         loader="checkpoint",
         environment={**describe_run(hosts, memory, job.out), "mount": describe_mount(job.folder)},
-        flags=(flag,) if departed else (),
     )
 
 
@@ -133,17 +140,3 @@ def planned(job: CheckpointJob, hosts: Sequence[str], memory: Mapping[str, int])
     )
     empty = empty_result(job, hosts, memory, direct=False)
     return replace(empty, checkpoints=(made,) * io.writes + (replace(made, direction="read"),) * io.reads)
-
-
-def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
-    """Return the deviations of a run on `hosts` hosts from MLPerf Storage v2.0's rules for CLOSED."""
-    io, spread = job.model.io, job.model.parallelism
-    wanted = HOST_RANKS if job.subset else spread.ranks
-    sentences = {
-        f"sizes are scaled to {job.scale}": job.scale != 1,
-        f"{ranks} ranks instead of {wanted}": ranks != wanted,
-        f"a subset on {hosts} hosts instead of one": job.subset and hosts > 1,
-        f"{io.writes} writes and {io.reads} reads instead of 10 and 10": (io.writes, io.reads) != (10, 10),
-        "checkpoints were read more than once": 0 < io.writes < io.reads,
-    }
-    return [sentence for sentence, holds in sentences.items() if holds]

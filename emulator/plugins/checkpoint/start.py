@@ -53,9 +53,8 @@ def sweep_up(job: CheckpointJob) -> list[str]:
     """Remove unfinished checkpoints of killed ranks, and return messages. Never raises."""
     try:
         with place.locked(job.root):
-            gone = [f"removed {name}, which was unfinished" for name in place.clean(job.root)]
+            gone = [f"removed {name}, which a run that died had left" for name in place.clean(job.root)]
             kept = place.complete(job.root)
-        place.leave(job.root)
     except FeedrateError as error:
         return [str(error)]
     verb = "is" if len(kept) == 1 else "are"
