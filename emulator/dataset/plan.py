@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ BYTES_VERSION = 1
 MAX_FILES = 100_000_000
 """More than that is a mistake; a plan keeps a few bytes per file in memory."""
 
-_CHUNK = 1 << 17
+SUMMED_FILES = 2**20
+"""Most files whose sizes are computed to sum them: half a second."""
+
 _SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)*sample_(\d{{7,}}).*", re.DOTALL)
 """The file of a sample, or a file in the folder of a sample."""
 
@@ -148,16 +151,29 @@ class Outlook:
 
 
 def outlook(plan: DatasetPlan) -> Outlook:
-    """Sums over all files of `plan`, in constant memory."""
-    total, square, smallest, largest = 0, 0.0, 2**63 - 1, 0
-    for start in range(0, plan.files, _CHUNK):
-        sizes = plan.planned_bytes(np.arange(start, min(start + _CHUNK, plan.files)))
-        total += int(sizes.sum())
-        square += float((sizes.astype(np.float64) ** 2).sum())
-        smallest, largest = min(smallest, int(sizes.min())), max(largest, int(sizes.max()))
-    mean = total / plan.files
-    sd = max(square / plan.files - mean * mean, 0.0) ** 0.5
-    return Outlook(files=plan.files, total=total, mean=mean, sd=sd, smallest=smallest, largest=largest)
+    """Sums over all files of `plan`; over more than SUMMED_FILES, from as many that are evenly spread."""
+    sizes = plan.planned_bytes(_spread(np.arange(plan.files)))
+    mean = float(sizes.mean())
+    total = int(sizes.sum()) if len(sizes) == plan.files else round(mean * plan.files)
+    return Outlook(
+        files=plan.files,
+        total=total,
+        mean=total / plan.files,
+        sd=float(sizes.std()),
+        smallest=int(sizes.min()),
+        largest=int(sizes.max()),
+    )
+
+
+def planned_sum(plan: DatasetPlan, indices: Index) -> int:
+    """Bytes of the files `indices` together; of more than SUMMED_FILES an estimate."""
+    chosen = _spread(indices)
+    return int(plan.planned_bytes(chosen).sum()) * len(indices) // max(1, len(chosen))
+
+
+def _spread(indices: Index) -> Index:
+    """Return at most SUMMED_FILES of `indices`, evenly spread."""
+    return indices[:: -(-len(indices) // SUMMED_FILES) or 1]
 
 
 def files_for(plan: DatasetPlan, size: int) -> int:
@@ -165,9 +181,8 @@ def files_for(plan: DatasetPlan, size: int) -> int:
     sample = plan.recipe.size.bytes_mean * plan.recipe.samples_per_file
     if size > MAX_FILES * sample:
         raise SpecError(f"{show_bytes(size)} need more than {MAX_FILES} files", "take larger samples")
-    total, start = 0, 0
-    while True:
-        sums = total + np.cumsum(plan.planned_bytes(np.arange(start, start + _CHUNK)))
-        if int(sums[-1]) >= size:
-            return start + int(np.searchsorted(sums, size)) + 1
-        total, start = int(sums[-1]), start + _CHUNK
+    files = min(SUMMED_FILES, 1024 + 2 * int(size / sample))
+    sums = np.cumsum(plan.planned_bytes(np.arange(files)))
+    if sums[-1] >= size:
+        return int(np.searchsorted(sums, size)) + 1
+    return math.ceil(size / float(sums[-1] / files) * (1 + 1 / SUMMED_FILES))  # sizes are evenly spread

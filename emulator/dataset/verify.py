@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,7 +18,7 @@ from emulator.dataset.owned import is_record
 from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.sizes import Index
 from emulator.errors import DatasetError, StorageError
-from emulator.storage.base import HEAD, Store
+from emulator.storage.base import HEAD, Store, wrong_size
 from emulator.storage.folder import FolderStore
 
 
@@ -47,13 +48,18 @@ def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> 
 
 
 def sums(store: Store, parts: Sequence[str], buffer: memoryview, size: int = 0) -> int:
-    """Return the CRC-32 over the files of a sample; of one file `size` may say how large it should be.
+    """Return the CRC-32 over the files of a sample; `size` may say how many bytes they have together.
 
-    Raises DatasetError when a file is missing, or is seen to have another size; StorageError.
+    Raises DatasetError when a file is missing, or before reading when they have another size; StorageError.
     """
     value = 0
-    for part in parts:
-        with store.open(part, size if size and len(parts) == 1 else None) as blob:
+    with ExitStack() as stack:
+        expected = size if size and len(parts) == 1 else None
+        blobs = [stack.enter_context(store.open(part, expected)) for part in parts]
+        found = sum(blob.size for blob in blobs)
+        if size and found != size:
+            raise wrong_size(", ".join(parts), found, size)
+        for blob in blobs:
             for offset in range(0, blob.size, len(buffer)):
                 got = blob.read_into(offset, buffer[: min(len(buffer), blob.size - offset)])
                 value = crc32(buffer[:got], value)

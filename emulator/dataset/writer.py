@@ -213,10 +213,14 @@ class DatasetWriter:
 
         def intact(index: int) -> bool:
             size = int(sizes[index])
-            return size > 0 and not looks_right(self.store, form, form.parts(names[index]), size)
+            return not looks_right(self.store, form, form.parts(names[index]), size)
 
-        kept = by_threads(intact, indices, READERS)
-        left: Index = indices[~np.fromiter(kept, np.bool_, len(indices))]
+        recorded = sizes[indices] > 0
+        there = indices[recorded]
+        missing = ~recorded
+        kept = np.fromiter(by_threads(intact, there, READERS), np.bool_, len(there))
+        missing[recorded] = ~kept
+        left: Index = indices[missing]
         return left
 
     def require_space(self, files: int, needed: int, freed: int) -> None:

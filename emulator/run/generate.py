@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from emulator.dataset.manifest import Manifest
 from emulator.dataset.owned import Holding, removable
-from emulator.dataset.plan import DatasetPlan
+from emulator.dataset.plan import DatasetPlan, planned_sum
 from emulator.dataset.progress import DoneCount, FilesDone, showing
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
@@ -91,7 +91,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
         old = agreed(comm, lambda: writer.check(holding) if first else None)
         share = np.arange(comm.rank, plan.files, comm.size)
         missing = agreed(comm, lambda: writer.unfinished(share))
-        left = comm.sum(np.array([len(missing), writer.plan.planned_bytes(missing).sum()], np.float64))
+        left = comm.sum(np.array([len(missing), planned_sum(writer.plan, missing)], np.float64))
         files_left, bytes_left = map(int, left)
 
         def begin() -> bool:

@@ -133,20 +133,17 @@ class FolderStore(PosixStorage, Store):
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[Owner | None]:
-        """Lock the file `name`. If the body fails, remove it, and its folder if that is empty."""
+        """Lock the file `name`; remove it afterwards, and its folder if that is empty."""
         with storage_errors(f"cannot prepare {self}"):
-            made = not (self.root / name).exists()
             try:
                 held = Lock(self.root / name)
             except BlockingIOError as error:
                 raise DatasetError(f"{self} is in use: {error.strerror}", "wait for it") from None
         try:
             yield held.before
-        except BaseException:
-            held.release(remove=made)
+        finally:
+            held.release(remove=True)
             self.clear([name.rpartition("/")[0]])
-            raise
-        held.release()
 
     def arrange(self, folders: Iterable[str]) -> None:
         with storage_errors(f"cannot prepare {self}"):

@@ -13,8 +13,7 @@ from emulator.config.recipe import load_recipe
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Dataset, open_dataset
-from emulator.dataset.names import HIDDEN
-from emulator.dataset.owned import LOCK, look, removable, remove
+from emulator.dataset.owned import look, removable, remove
 from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.writer import exclusive
 from emulator.errors import DatasetError, FeedrateError, SpecError
@@ -200,8 +199,6 @@ def remove_data(where: Place) -> None:
         with exclusive(store):
             holding = look(store)
             remove(holding, removable(holding))
-        store.delete([LOCK])
-        store.clear([HIDDEN])
         if isinstance(where, Path):
             where.rmdir()
     except (FeedrateError, OSError) as error:

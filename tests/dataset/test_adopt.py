@@ -10,8 +10,10 @@ import pytest
 from command import feedrate
 
 from emulator.dataset.manifest import MANIFEST, Manifest, read_manifest
+from emulator.dataset.owned import LOCK, PLAN
 from emulator.errors import FeedrateError
-from emulator.plugins.adopt.adopt import adopt_samples, find_samples
+from emulator.plugins.adopt.adopt import adopt_samples, adopting, find_samples
+from emulator.storage.folder import FolderStore
 
 FILES = 12
 
@@ -37,7 +39,21 @@ def as_dlio(folder: Path, form: str = "npz", files: int = FILES, edge: int = 60)
 
 def adopt(folder: Path, form: str = "", samples: int = 1) -> Manifest:
     """Adopt a folder as the command does."""
-    return adopt_samples(find_samples(folder, form), samples, 2, lambda files, size: None)
+    with adopting(folder, form) as found:
+        return adopt_samples(found, samples, 2, lambda files, size: None)
+
+
+def test_a_folder_that_another_command_fills_is_not_adopted(tmp_path):
+    """A generate that was stopped meanwhile replaced the manifest of the adopted files."""
+    folder = as_dlio(tmp_path / "data")
+    store = FolderStore(folder)
+    with store.exclusive(LOCK):
+        assert "in use: process" in feedrate("adopt", folder).one_line()
+        store.put(PLAN, b"the plan of a generate that is killed")
+    assert "is not finished" in feedrate("adopt", folder).one_line()
+    assert not (folder / MANIFEST).exists()
+    store.delete([PLAN])
+    assert feedrate("adopt", folder).status == 0
 
 
 @pytest.mark.parametrize(("form", "name"), [("npz", "npz"), ("npy", "npy-array"), ("hdf5", "hdf5")])

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command import feedrate
 from faults.harness import feedrate_struck, forked, run
 
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
@@ -60,6 +61,21 @@ def test_verify_lists_all_and_repair_makes_them_again(made: Path, data: Path, tm
     assert run(tmp_path, "verify", data).status == 0
     assert all(sample(data, index).read_bytes() == sample(made, index).read_bytes() for index in range(8))
     assert (tmp_path / "outside.npz").read_bytes() == sample(made, 7).read_bytes()
+
+
+@pytest.mark.parametrize("size", [10 * 10**9, 2**42])
+def test_a_sample_of_another_size_is_not_read(data: Path, tmp_path: Path, size: int) -> None:
+    os.truncate(sample(data, 3), size)
+    done = run(tmp_path, "verify", data)
+    assert done.status == 3 and f"{size} bytes" in done.out, done.out
+
+
+def test_a_plan_of_a_hundred_million_files_is_summed_up_at_once(tmp_path: Path) -> None:
+    words = ("--recipe", "tiny", "--files", 100_000_000)
+    done = feedrate("generate", tmp_path / "data", *words, "--dry-run", timeout=30)
+    assert done.status == 0 and "NOT ENOUGH" in done.out
+    done = feedrate("generate", tmp_path / "data", *words, timeout=30)
+    assert "are needed" in done.one_line() and not (tmp_path / "data").exists()
 
 
 def test_repair_counts_no_leftover_that_it_removed(data: Path, tmp_path: Path) -> None:

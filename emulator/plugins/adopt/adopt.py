@@ -10,6 +10,8 @@ import os
 import re
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +23,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
 from emulator.dataset.manifest import MANIFEST, Manifest, write_manifest
 from emulator.dataset.names import TRAINING, Listed
-from emulator.dataset.owned import files_below, look
+from emulator.dataset.owned import LOCK, PLAN, files_below, look
 from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.table import ROW
 from emulator.dataset.verify import looks_right, sums
@@ -65,13 +67,23 @@ class Found:
         return int(self.sizes.sum())
 
 
+@contextmanager
+def adopting(folder: Path, wanted: str = "", force: bool = False) -> Iterator[Found]:
+    """Keep other writers out of `folder`, and yield its samples. Raises as `find_samples` does."""
+    if not folder.is_dir():
+        raise DatasetError(f"there is no folder {folder}", "give the folder of the files")
+    store = FolderStore(folder)
+    with store.exclusive(LOCK):
+        if store.get(PLAN) is not None:
+            raise DatasetError(f"the dataset in {folder} is not finished", "run the same generate again")
+        yield find_samples(folder, wanted, force)
+
+
 def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     """Return the samples in `folder` of the format `wanted`, or of the only existing format.
 
     If it has a folder train/, like DLIO's, only that one counts. Raises DatasetError, StorageError.
     """
-    if not folder.is_dir():
-        raise DatasetError(f"there is no folder {folder}", "give the folder of the files")
     if (folder / MANIFEST).exists():
         if not force:
             raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to replace it")

@@ -9,7 +9,7 @@ import typer
 
 from emulator import live
 from emulator.dataset.progress import READERS, DoneCount, showing
-from emulator.plugins.adopt.adopt import adopt_samples, find_samples
+from emulator.plugins.adopt.adopt import adopt_samples, adopting
 from emulator.units import counted, show_bytes
 
 
@@ -31,9 +31,8 @@ def adopt(
       feedrate adopt /mnt/ai/theirs
       feedrate adopt /mnt/ai/unet3d_data --format npz
     """
-    taken = find_samples(folder, form or "", force)
     tally = DoneCount()
-    with showing("adopt", tally, len(taken.names), taken.bytes):
+    with adopting(folder, form or "", force) as taken, showing("adopt", tally, len(taken.names), taken.bytes):
         adopt_samples(taken, samples_per_file, threads or READERS, tally.add)
     typer.echo(
         f"{folder}: adopted {counted(len(taken.names), f'{taken.format} file')}, {show_bytes(taken.bytes)}"
