@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.config.workload import Workload, load_workload
-from emulator.plugins.systems.limits import RUN_ERROR, hard_count, soft_count, soft_utilization
+from emulator.plugins.systems.limits import RUN_ERROR, soft_count, soft_utilization
 from emulator.plugins.systems.plan import plan
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
@@ -90,7 +90,7 @@ def main() -> int:
             continue
         full = statistics.mean(other.bytes_per_second for other in others) / row.job.demand
         wanted = row.job.training.au_threshold
-        knee = hard_count(full, wanted)
+        knee = full / wanted
         low, high = soft_count(full, wanted) / math.exp(RUN_ERROR), knee * math.exp(RUN_ERROR)
         inside = low - 0.5 <= row.accelerators <= high + 0.5
         peers = [

@@ -31,11 +31,6 @@ class Limit:
     bytes_per_second: float
 
 
-def hard_count(full: float, au: float) -> float:
-    """Return the count at which a hard limit leaves the utilization `au`."""
-    return full / au
-
-
 def soft_count(full: float, au: float) -> float:
     """Return the count at which a soft limit leaves the utilization `au`; it leaves 100 % to none."""
     return float(full * (min(au, 0.999) ** -SOFTNESS - 1) ** (1 / SOFTNESS))

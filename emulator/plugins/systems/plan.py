@@ -106,8 +106,9 @@ def plan(
     feeds = [what_it_feeds(found, result, job) for job in jobs] if system else []
     needs: list[Need] = []
     for place, job in enumerate(jobs if accelerators else ()):
-        limit = feeds[place].limit_bytes_per_second if result else None
-        storage = found.storage if limit is None else replace(found.storage, bandwidth=limit)
+        storage = found.storage
+        if result:  # its largest rate is no limit
+            storage = replace(storage, bandwidth=feeds[place].limit_bytes_per_second)
         needs += _needs(job, accelerators or 0, replace(found, storage=storage), per_host, margin)
     return Plan(
         system=found.name, title=found.title or found.name, measured=result is not None,
@@ -132,7 +133,7 @@ def what_it_feeds(system: System, result: RunResult | None, workload: Workload) 
     if limit is None:
         return _feeds(system.name, workload, None, (0.0, math.inf), None)
     full, error = limit.bytes_per_second / demand, math.exp(limits.RUN_ERROR)
-    knee = limits.hard_count(full, wanted)
+    knee = full / wanted
     interval = (limits.soft_count(full, wanted) / error, knee * error)
     return _feeds(system.name, workload, knee, interval, limit)
 
@@ -171,44 +172,35 @@ def _needs(job: Workload, accelerators: int, system: System, per_host: int, marg
     """Return everything that the accelerators need with what the system has: the storage first."""
     storage, clients, size = system.storage, system.clients, job.request_bytes
     whole, on_host = accelerators * job.demand, min(per_host, accelerators) * job.demand
-    wanted = job.training.au_threshold
-    reserve = 1 / limits.soft_count(1, wanted) / (1 - margin)
-    needs: list[Need] = []
-
-    def need(resource: str, unit: str, full: float, available: float | None, who: str) -> None:
-        """Add a resource of which accelerators that never wait use `full`."""
-        add(resource, unit, (full, full * wanted, full * reserve), available, who)
-
-    def add(
-        resource: str, unit: str, amounts: tuple[float, float, float], available: float | None, who: str
-    ) -> None:
-        full, least, reserved = amounts
+    hosts, readers = -(-accelerators // per_host), accelerators * job.loader.workers
+    rates = {limit.name: limit.bytes_per_second for limit in limits.storage_limits(storage, job)}
+    rates.pop(limits.IOPS, None)
+    theirs = "The clients of the sheet, which are not the storage, have"
+    # Name, unit, amount with which none waits, amount that is there, and the beginning of a shortfall.
+    rows: list[tuple[str, str, float, float | None, str]] = [
+        (name, "B/s", whole, rate, "The storage has") for name, rate in rates.items()
+    ]
+    rows = rows or [("storage bandwidth", "B/s", whole, None, "")]
+    rows.append((limits.IOPS, "requests/s", whole / size, storage.read_iops, "The storage has"))
+    if storage.latency is not None:
+        who = f"At {show_seconds(storage.latency)} a request, {job.loader.workers} readers each keep"
+        rows.append(("requests in flight", "requests", whole / size * storage.latency, readers, who))
+    rows.append(("client hosts", "hosts", hosts, clients.hosts, theirs))
+    rows.append((LINK, "B/s", on_host, clients.nic, theirs))
+    wanted, needs = job.training.au_threshold, []
+    for resource, unit, full, available, who in rows:
+        least, reserved = full * wanted, full / limits.soft_count(1, wanted) / (1 - margin)
+        if unit == "hosts":  # all of them, and no more
+            least = reserved = full
         shortfall = ""
         if available is not None and available < reserved:
             shortfall = (
                 f"{who} {show_amount(available, unit)} of the {show_amount(reserved, unit)} that "
                 f"{accelerators:,} x {job.name} need ({resource}, {available / reserved:.0%})."
             )
-        needs.append(
-            Need(
-                workload=job.name, resource=resource, unit=unit, full=full, least=least, reserved=reserved,
-                available=available, shortfall=shortfall,
-            )
+        need = Need(
+            workload=job.name, resource=resource, unit=unit, full=full, least=least, reserved=reserved,
+            available=available, shortfall=shortfall,
         )  # fmt: skip
-
-    rates: dict[str, float | None] = {
-        limit.name: limit.bytes_per_second for limit in limits.storage_limits(storage, job)
-    }
-    rates.pop(limits.IOPS, None)
-    for name, rate in (rates or {"storage bandwidth": None}).items():
-        need(name, "B/s", whole, rate, "The storage has")
-    need(limits.IOPS, "requests/s", whole / size, storage.read_iops, "The storage has")
-    if storage.latency is not None:
-        who = f"At {show_seconds(storage.latency)} a request, {job.loader.workers} readers each keep"
-        readers = accelerators * job.loader.workers
-        need("requests in flight", "requests", whole / size * storage.latency, readers, who)
-    theirs = "The clients of the sheet, which are not the storage, have"
-    hosts = -(-accelerators // per_host)
-    add("client hosts", "hosts", (hosts, hosts, hosts), clients.hosts, theirs)
-    need(LINK, "B/s", on_host, clients.nic, theirs)
+        needs.append(need)
     return needs
