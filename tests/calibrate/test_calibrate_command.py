@@ -98,10 +98,3 @@ def test_without_torch(tmp_path):
     assert done.status == 7
     assert "calibrate needs PyTorch: pip install 'feedrate[torch]'" in done.one_line()
     assert not list(work.iterdir())
-
-
-def test_validate_refuses_samples_of_random_bytes(tiny, tmp_path):
-    done = feedrate("calibrate", *FEW, "--batch", 2, "--validate", tiny, "--rounds", 2, cwd=tmp_path)
-    assert done.status == 3
-    assert "feedrate generate --payload ct-realistic" in done.one_line()
-    assert not list(tmp_path.iterdir())

@@ -1,14 +1,13 @@
-"""The state of a device: what NVML answers, old drivers and new, and what is refused."""
+"""The state of a GPU: what NVML answers, and what is refused."""
 
 import sys
 import time
-from pathlib import Path
 
 import pynvml
 import pytest
 
 from emulator.errors import DeviceError
-from emulator.plugins.calibrate.health import Gpu, HealthMonitor, cpu_throttles
+from emulator.plugins.calibrate.health import GpuWatch
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 
@@ -72,100 +71,66 @@ def nvml(monkeypatch: pytest.MonkeyPatch):
     return make
 
 
+def sampled(name: str = "0") -> GpuWatch:
+    with GpuWatch(name, period=0.01) as watch:
+        end = time.monotonic() + 10
+        while len(watch.samples) < 2 and time.monotonic() < end:
+            time.sleep(0.005)
+    return watch
+
+
 @pytest.mark.parametrize("name", ["GPU-1", "0"])
 def test_an_answer_is_understood(nvml, name):
     library = nvml(**ANSWERS)
-    gpu = Gpu(name)
-    sample = gpu.sample()
-    assert (sample.sm_clock_mhz, sample.memory_clock_mhz) == (1980, 2619)
-    assert (sample.power_watts, sample.power_limit_watts, sample.temperature_celsius) == (512.3, 700, 61)
-    assert (sample.reasons, gpu.driver) == (4, "550.54.15")
+    watch = sampled(name)
+    assert watch.samples[0] == {
+        "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "power_watts": 512.3, "power_limit_watts": 700,
+        "temperature_celsius": 61, "reasons": 4,
+    }  # fmt: skip
+    assert watch.driver == "550.54.15"
     assert library.asked == [name.encode()]
 
 
-def test_older_drivers_have_another_name_for_the_reasons(nvml):
-    answers = dict(ANSWERS)
-    answers["CurrentClocksThrottleReasons"] = answers.pop("CurrentClocksEventReasons")
-    nvml(**answers)
-    assert Gpu("0").sample().reasons == 4
-
-
 @pytest.mark.parametrize("name", ["1", "MIG-7"])
-def test_a_gpu_that_nvml_does_not_know(nvml, name):
+def test_a_gpu_that_nvml_does_not_know_has_no_samples(nvml, name):
     nvml(**ANSWERS)
-    with pytest.raises(LookupError):
-        Gpu(name)
+    with GpuWatch(name, period=0.01) as watch:
+        time.sleep(0.05)
+    assert watch.samples == [] and watch.require_unthrottled() == "unknown"
 
 
-def test_what_is_not_told_is_none(nvml):
-    unknown = -NOT_SUPPORTED
-    nvml(**{**ANSWERS, "PowerUsage": unknown, "CurrentClocksEventReasons": unknown})
-    sample = Gpu("0").sample()
-    assert (sample.power_watts, sample.reasons) == (None, None)
-    assert (sample.sm_clock_mhz, sample.power_limit_watts, sample.temperature_celsius) == (1980, 700, 61)
-
-
-def sampled(period: float = 0.01) -> HealthMonitor:
-    with HealthMonitor("0", period=period) as health:
-        end = time.monotonic() + 10
-        while len(health.samples) < 2 and time.monotonic() < end:
-            time.sleep(0.005)
-    return health
+def test_what_is_not_answered_is_left_out(nvml):
+    nvml(**{**ANSWERS, "PowerUsage": -NOT_SUPPORTED, "CurrentClocksEventReasons": -NOT_SUPPORTED})
+    watch = sampled()
+    assert watch.span("power_watts") is None and watch.capped_share() is None
+    assert watch.span("power_limit_watts") == (700, 700)
 
 
 def test_a_power_cap_is_noted_and_not_refused(nvml):
     nvml(**ANSWERS)
-    health = sampled()
-    assert health.require_unthrottled() == "no"
-    assert health.capped_share() == 1
-    assert health.span("power_watts") == (512.3, 512.3)
-    assert health.driver == "550.54.15"
+    watch = sampled()
+    assert watch.require_unthrottled() == "no"
+    assert watch.capped_share() == 1
 
 
 @pytest.mark.parametrize(
-    ("mask", "said"),
+    ("mask", "name"),
     [(0x08, "hardware slowdown"), (0x24, "software thermal"), (0x40, "hardware thermal"), (0x80, "brake")],
 )
-def test_a_throttled_gpu_is_refused(nvml, mask, said):
+def test_a_throttled_gpu_is_refused(nvml, mask, name):
     nvml(**{**ANSWERS, "CurrentClocksEventReasons": mask})
-    with pytest.raises(DeviceError, match=f"throttled.*{said}.*no profile was written"):
+    with pytest.raises(DeviceError, match=f"throttled.*{name}.*no profile was written"):
         sampled().require_unthrottled()
 
 
-@pytest.mark.parametrize("missing", ["package", "driver"])
-def test_without_nvml_throttling_is_unknown(monkeypatch, missing):
+@pytest.mark.parametrize("missing", ["package", "driver", "gpu"])
+def test_without_nvml_or_on_a_cpu_throttling_is_unknown(monkeypatch, missing):
     if missing == "package":
         monkeypatch.setitem(sys.modules, "pynvml", None)
     else:
         monkeypatch.setattr(pynvml, "nvmlLib", None)
         monkeypatch.setattr(pynvml, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
-    with HealthMonitor("0") as health:
+    with GpuWatch(None if missing == "gpu" else "0") as watch:
         pass
-    assert health.require_unthrottled() == "unknown"
-    assert health.span("sm_clock_mhz") is None
-    assert health.capped_share() is None
-
-
-def counters(folder: Path, *counts: int) -> None:
-    for number, count in enumerate(counts):
-        place = folder / f"cpu{number}" / "thermal_throttle"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "core_throttle_count").write_text(f"{count}\n")
-
-
-def test_a_cpu_that_was_throttled_is_refused(tmp_path):
-    counters(tmp_path, 3, 4)
-    assert cpu_throttles(tmp_path) == 7
-    with HealthMonitor(None, tmp_path) as health:
-        pass
-    assert health.require_unthrottled() == "no"
-    with HealthMonitor(None, tmp_path) as health:
-        counters(tmp_path, 3, 6)
-    with pytest.raises(DeviceError, match="CPU was throttled by heat 2 times"):
-        health.require_unthrottled()
-
-
-def test_a_cpu_without_counters_is_unknown(tmp_path):
-    with HealthMonitor(None, tmp_path) as health:
-        pass
-    assert health.require_unthrottled() == "unknown"
+    assert watch.require_unthrottled() == "unknown"
+    assert watch.span("sm_clock_mhz") is None

@@ -5,12 +5,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from emulator.errors import DatasetError, DeviceError
+from emulator.errors import DeviceError
 from emulator.plugins.calibrate.models import MODELS, ComputeMode, Model
 from emulator.plugins.calibrate.trainer import Trainer, Unet3D, device_errors, made_up_batch
 
 SMALL = Model(name="small", filters=(2, 2), edge=8)
-EAGER = ComputeMode(precision="fp32", compiled=False, layout="channels_last")
 
 
 @pytest.fixture(autouse=True)
@@ -39,20 +38,10 @@ def reference_weights() -> int:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_steps_really_train(precision):
-    trainer = Trainer(SMALL, "cpu", ComputeMode(precision=precision, compiled=False, layout="contiguous"))
+    trainer = Trainer(SMALL, "cpu", ComputeMode(precision=precision, compiled=False))
     image, label = trainer.put(*made_up_batch(SMALL, 2))
     losses = [trainer.step(image, label) for _ in range(30)]
     assert losses[-1] < losses[0]
-
-
-def test_samples_that_cannot_be_trained_on_are_refused():
-    image, label = made_up_batch(SMALL, 1)
-    trainer = Trainer(SMALL, "cpu", EAGER)
-    trainer.require_trainable(image, label)
-    with pytest.raises(DatasetError, match="labels up to 255.*ct-realistic"):
-        trainer.require_trainable(image, torch.full_like(label, 255))
-    with pytest.raises(DatasetError, match="not finite"):
-        trainer.require_trainable(torch.full_like(image, float("nan")), label)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import typer
 
 from emulator import live
 from emulator.cli import options
-from emulator.config.profile import Layout, Precision, profile_text
+from emulator.config.profile import Precision, profile_text
 from emulator.config.reader import to_plain
-from emulator.config.workload import load_loader
 from emulator.errors import SpecError
 from emulator.files import refuse_existing, write_whole
 from emulator.plugins.calibrate.models import ComputeMode, DeviceKind, Request, choose_device, model_named
@@ -38,16 +37,7 @@ Compile = Annotated[
         "--compile", metavar="HOW", help="torch.compile: both, on or off; default both, on a CPU off."
     ),
 ]
-LayoutName = Annotated[
-    Literal["channels_last", "contiguous", "both"],
-    typer.Option("--layout", metavar="LAYOUT", help="channels_last, contiguous or both."),
-]
 Threads = Annotated[int, typer.Option(min=1, help="Compute threads, on a CPU.")]
-Validate = Annotated[
-    Path | None, typer.Option("--validate", metavar="DIR", help="Train on this dataset, and emulate it.")
-]
-Rounds = Annotated[int, typer.Option(min=2, help="With --validate: pairs of real and emulated training.")]
-WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="With --validate: loader settings.")]
 
 
 def calibrate(
@@ -59,12 +49,8 @@ def calibrate(
     steps: Steps = ENOUGH_STEPS,
     warmup: Warmup = ENOUGH_WARMUP,
     compiled: Compile = None,
-    layout: LayoutName = "channels_last",
     threads: Threads = 1,
     force: options.Force = False,
-    validate: Validate = None,
-    rounds: Rounds = 6,
-    workload: WorkloadName = "unet3d-tiny",
 ) -> None:
     """Measure the time of a training step on this accelerator, as a profile for workloads.
 
@@ -74,57 +60,35 @@ def calibrate(
       feedrate calibrate --model unet3d-tiny --device cpu --batch 4
     """
     chosen, kind = model_named(model), choose_device(device)
+    out = out or Path(f"{model}-{kind}.toml")
     request = Request(
         model=chosen,
         device=kind,
         batch_sizes=parse_list("--batch", batch, "batch sizes") if batch else chosen.batch_sizes,
-        modes=_modes(precision, compiled, layout, kind),
+        modes=_modes(precision, compiled, kind),
         steps=steps,
         warmup=warmup,
         threads=threads,
         command=shlex.join(options.command_line()),
     )
-    if validate is None:
-        _measure(request, out or Path(f"{model}-{kind}.toml"), force)
-        return
-    sizes = request.batch_sizes if batch else ()
-    if len(sizes) > 1:
-        raise SpecError("--validate trains at one batch size", "give --batch a single size")
-    loader = load_loader(workload, [f"loader.batch_size={size}" for size in sizes])
-    # Import PyTorch, which takes seconds, only after all options have been checked.
-    from emulator.plugins.calibrate import truth
-
-    typer.echo(
-        f"{chosen.name} on {kind}, {request.modes[0].name}, batch size {loader.batch_size}; "
-        f"{rounds} rounds of {steps} steps\n{truth.HEAD}"
-    )
-    compared = truth.validate(request, validate, loader, rounds)
-    if live.for_programs():
-        live.answer(to_plain(compared))
-    for line in ["", *truth.summary_lines(compared)]:
-        typer.echo(line)
-
-
-def _measure(request: Request, out: Path, force: bool) -> None:
     refuse_existing(out, force)
     if not out.parent.is_dir():
         raise SpecError(f"there is no folder {out.parent}", "make it, or choose another --out")
-    from emulator.plugins.calibrate import measure  # with PyTorch, as above
+    # Import PyTorch, which takes seconds, only after all options have been checked.
+    from emulator.plugins.calibrate import measure
 
     profile = measure.calibrate(request)
     write_whole(out, profile_text(profile))
     if live.for_programs():
         live.answer({"profile": str(out), **to_plain(profile)})
-    if request.steps < ENOUGH_STEPS or request.warmup < ENOUGH_WARMUP:
+    if steps < ENOUGH_STEPS or warmup < ENOUGH_WARMUP:
         typer.echo(f"few steps: a reliable profile needs {ENOUGH_STEPS} after {ENOUGH_WARMUP} of warm-up")
     if profile.device.throttled == "unknown":
         typer.echo("throttling: unknown; this system does not report it")
     typer.echo(f'\nprofile: {out}, default {profile.default}   (accelerator = "{out}" in a workload)')
 
 
-def _modes(
-    precision: str | None, compiled: str | None, layout: str, kind: DeviceKind
-) -> tuple[ComputeMode, ...]:
+def _modes(precision: str | None, compiled: str | None, kind: DeviceKind) -> tuple[ComputeMode, ...]:
     known = get_args(Precision)
     names = [part.strip() for part in precision.split(",")] if precision else PRECISIONS[kind]
     for name in names:
@@ -133,11 +97,5 @@ def _modes(
         if name == "tf32" and kind == "cpu":
             raise SpecError("--precision tf32 is for NVIDIA GPUs", "use fp32 or bf16 on a CPU")
     choices = {"both": (False, True), "on": (True,), "off": (False,)}
-    wanted = compiled or ("off" if kind == "cpu" else "both")
-    layouts = get_args(Layout) if layout == "both" else (layout,)
-    return tuple(
-        ComputeMode(precision=cast(Precision, name), compiled=on, layout=cast(Layout, arranged))
-        for name in names
-        for on in choices[wanted]
-        for arranged in layouts
-    )
+    wanted = choices[compiled or ("off" if kind == "cpu" else "both")]
+    return tuple(ComputeMode(precision=cast(Precision, name), compiled=on) for name in names for on in wanted)

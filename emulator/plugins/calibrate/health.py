@@ -1,19 +1,13 @@
-"""Watch a device while steps are measured: clocks, power, temperature, throttling.
-
-The sources are NVML (package nvidia-ml-py) for a GPU, and the kernel's counters of thermal throttling for a
-CPU. A value that the system does not report is None; throttling is then "unknown".
-"""
+"""Watch a GPU while steps are measured: clocks, power, temperature and throttling, by NVML (nvidia-ml-py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
 from threading import Event, Thread
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from emulator.errors import DeviceError
+from emulator.files import Closing
 
 POWER_CAP = 0x04
 """The power limit lowers the clocks. That is normal in training on many GPUs: recorded, not refused."""
@@ -25,159 +19,82 @@ THROTTLED = {
 }
 """Bits of NVML's clocks event reasons that make a measurement invalid."""
 
-CPU_COUNTERS = Path("/sys/devices/system/cpu")
-PERIOD = 1.0
-"""Seconds between two samples of a GPU."""
-_PATIENCE = 20.0
-"""Seconds to wait for a driver that does not answer."""
 
+class GpuWatch(Closing):
+    """Samples a GPU once a second until it is closed. Without NVML, or on a CPU, there are no samples."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSample:
-    """The state of a GPU at one moment."""
+    def __init__(self, gpu: str | None, period: float = 1.0) -> None:
+        """Begin to watch the GPU with this UUID or index; None is the CPU."""
+        self.samples: list[dict[str, float]] = []
+        """Values by the name of a field of config.profile.Device, and `reasons`: NVML's bits."""
+        self.driver = ""
+        self._period, self._done = period, Event()
+        self._thread = Thread(target=self._watch, args=(gpu,), name="gpu-watch", daemon=True)
+        if gpu is not None:
+            self._thread.start()
 
-    sm_clock_mhz: float | None
-    memory_clock_mhz: float | None
-    power_watts: float | None
-    power_limit_watts: float | None
-    temperature_celsius: float | None
-    reasons: int | None
-    """Reasons for lowered clocks, as NVML's bits."""
-
-
-class Gpu:
-    """A GPU in NVML."""
-
-    def __init__(self, name: str) -> None:
-        """Open the GPU with this UUID or index. Raises LookupError if there is no NVML or no such GPU."""
+    def _watch(self, gpu: str) -> None:
         try:
             import pynvml as nvml
         except ImportError:
-            raise LookupError("nvidia-ml-py is not installed") from None
-        self._nvml: Any = nvml
+            return
         try:
             nvml.nvmlInit()
-            by_index = name.isdecimal()
-            self._handle = (
-                nvml.nvmlDeviceGetHandleByIndex(int(name))
-                if by_index
-                else nvml.nvmlDeviceGetHandleByUUID(name)
-            )
-        except nvml.NVMLError as error:
-            raise LookupError(f"NVML: {error}") from None
-        self.driver: str = self._ask(nvml.nvmlSystemGetDriverVersion) or ""
-
-    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """Return NVML's answer, or None if this GPU or driver has none."""
-        try:
-            return question(*arguments)
-        except self._nvml.NVMLError:
-            return None
-
-    def sample(self) -> GpuSample:
-        nvml, gpu = self._nvml, self._handle
-        power = self._ask(nvml.nvmlDeviceGetPowerUsage, gpu)
-        limit = self._ask(nvml.nvmlDeviceGetPowerManagementLimit, gpu)
-        temperature = self._ask(nvml.nvmlDeviceGetTemperatureV, gpu, nvml.NVML_TEMPERATURE_GPU)
-        if temperature is None:  # drivers before 570
-            temperature = self._ask(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU)
-        reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
-        if reasons is None:  # drivers before 535 have the older name
-            reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu)
-        return GpuSample(
-            sm_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_MEM),
-            power_watts=None if power is None else power / 1e3,  # from milliwatts
-            power_limit_watts=None if limit is None else limit / 1e3,
-            temperature_celsius=temperature,
-            reasons=reasons,
-        )
-
-
-def cpu_throttles(folder: Path = CPU_COUNTERS) -> int | None:
-    """Return the thermal throttling events of all cores so far; None if the kernel does not count them."""
-    counts = []
-    for path in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
-        try:
-            counts.append(int(path.read_text(encoding="ascii")))
-        except (OSError, ValueError):
-            continue
-    return sum(counts) if counts else None
-
-
-class HealthMonitor:
-    """Samples a device during its body. `gpu` is a UUID or an index; None for the CPU."""
-
-    def __init__(self, gpu: str | None, counters: Path = CPU_COUNTERS, period: float = PERIOD) -> None:
-        self.samples: list[GpuSample] = []
-        self.driver = ""
-        self._gpu = gpu
-        self._counters = counters
-        self._period = period
-        self._before: int | None = None
-        self._after: int | None = None
-        self._done = Event()
-        self._thread = Thread(target=self._watch, name="device-health", daemon=True)
-
-    def __enter__(self) -> Self:
-        if self._gpu is None:
-            self._before = cpu_throttles(self._counters)
-        else:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        if self._gpu is None:
-            self._after = cpu_throttles(self._counters)
-        else:
-            self._thread.join(_PATIENCE)
-
-    def _watch(self) -> None:
-        assert self._gpu is not None
-        try:
-            gpu = Gpu(self._gpu)
-        except LookupError:
+            find = nvml.nvmlDeviceGetHandleByIndex if gpu.isdecimal() else nvml.nvmlDeviceGetHandleByUUID
+            handle = find(int(gpu) if gpu.isdecimal() else gpu)
+            self.driver = nvml.nvmlSystemGetDriverVersion()
+        except nvml.NVMLError:
             return
-        self.driver = gpu.driver
         while True:
-            self.samples.append(gpu.sample())
+            self.samples.append(_sample(nvml, handle))
             if self._done.wait(self._period):
                 return
 
+    def close(self) -> None:
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join(20.0)  # a driver that does not answer
+
     def span(self, name: str) -> tuple[float, float] | None:
-        """Return the minimum and maximum of a field of GpuSample, or None without values."""
-        values = [value for sample in self.samples if (value := getattr(sample, name)) is not None]
+        """Return the lowest and the highest value, or None without values."""
+        values = [sample[name] for sample in self.samples if name in sample]
         return (min(values), max(values)) if values else None
+
+    @property
+    def reasons(self) -> list[int]:
+        """The reasons for lowered clocks in each sample, as NVML's bits."""
+        return [int(sample["reasons"]) for sample in self.samples if "reasons" in sample]
 
     def capped_share(self) -> float | None:
         """Return the share of samples in which the power limit lowered the clocks."""
-        masks = self._reasons()
+        masks = self.reasons
         return sum(bool(mask & POWER_CAP) for mask in masks) / len(masks) if masks else None
 
     def require_unthrottled(self) -> Literal["no", "unknown"]:
-        """Raise DeviceError if the device was throttled; return `unknown` if that is not reported."""
-        if self._gpu is None:
-            if self._before is None or self._after is None:
-                return "unknown"
-            if self._after > self._before:
-                raise DeviceError(
-                    f"the CPU was throttled by heat {self._after - self._before} times while it was measured",
-                    "improve its cooling and calibrate again; no profile was written",
-                )
-            return "no"
-        masks = self._reasons()
+        """Raise DeviceError if the GPU was throttled; return `unknown` if that is not reported."""
+        masks = self.reasons
         for bit, name in THROTTLED.items():
-            times = sum(bool(mask & bit) for mask in masks)
-            if times:
+            if times := sum(bool(mask & bit) for mask in masks):
                 raise DeviceError(
-                    "the GPU was throttled while it was measured "
-                    f"({name} in {times} of {len(masks)} samples)",
+                    f"the GPU was throttled during calibration ({name} in {times} of {len(masks)} samples)",
                     "improve its cooling or power and calibrate again; no profile was written",
                 )
         return "no" if masks else "unknown"
 
-    def _reasons(self) -> list[int]:
-        return [sample.reasons for sample in self.samples if sample.reasons is not None]
+
+def _sample(nvml: Any, gpu: Any) -> dict[str, float]:
+    """Return what NVML answers; a GPU or a driver may have no answer to some questions."""
+    questions: dict[str, tuple[Any, ...]] = {
+        "sm_clock_mhz": (nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": (nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_MEM),
+        "power_watts": (nvml.nvmlDeviceGetPowerUsage, gpu),
+        "power_limit_watts": (nvml.nvmlDeviceGetPowerManagementLimit, gpu),
+        "temperature_celsius": (nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
+        "reasons": (nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu),
+    }
+    found: dict[str, float] = {}
+    for name, (question, *arguments) in questions.items():
+        with suppress(nvml.NVMLError):
+            value = float(question(*arguments))
+            found[name] = value / 1e3 if name.endswith("watts") else value  # NVML has milliwatts
+    return found

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from emulator import live
 from emulator.analysis.drift import student_t
 from emulator.config.profile import Device, Profile, Timing, Variant
 from emulator.plugins.calibrate import trainer as real
-from emulator.plugins.calibrate.health import HealthMonitor
+from emulator.plugins.calibrate.health import GpuWatch
 from emulator.plugins.calibrate.models import ComputeMode, Request
 from emulator.record.machine import describe_machine, utc_now
 from emulator.run.accelerator import quantiles_of
@@ -24,13 +25,14 @@ from emulator.units import show_seconds
 
 def calibrate(request: Request) -> Profile:
     """Make a profile, and say each figure. Raises DeviceError: out of memory, throttled, no compiler."""
-    real.limit_threads(request.device, request.threads)
-    device = real.describe(request.device)
-    with HealthMonitor(device.gpu) as health:
+    if request.device == "cpu":
+        torch.set_num_threads(request.threads)
+    with GpuWatch(real.nvml_name(request.device)) as watch:
         variants = [_variant(request, mode) for mode in request.modes]
-    throttled = health.require_unthrottled()
-    limit = health.span("power_limit_watts")
+    throttled = watch.require_unthrottled()
+    limit = watch.span("power_limit_watts")
     machine = describe_machine()
+    gpu = torch.cuda.get_device_properties() if request.device == "cuda" else None
     return Profile(
         model=request.model.name,
         patch=request.model.patch,
@@ -39,17 +41,17 @@ def calibrate(request: Request) -> Profile:
         default=min(variants, key=lambda v: v.timings[-1].mean / v.timings[-1].batch_size).name,
         device=Device(
             kind=request.device,
-            name=device.name or machine["cpu"],
-            memory_bytes=device.memory_bytes,
-            threads=request.threads if request.device == "cpu" else None,
-            driver=health.driver,
+            name=gpu.name if gpu else machine["cpu"],
+            memory_bytes=gpu.total_memory if gpu else None,
+            threads=None if gpu else request.threads,
+            driver=watch.driver,
             throttled=throttled,
-            sm_clock_mhz=health.span("sm_clock_mhz"),
-            memory_clock_mhz=health.span("memory_clock_mhz"),
-            power_watts=health.span("power_watts"),
+            sm_clock_mhz=watch.span("sm_clock_mhz"),
+            memory_clock_mhz=watch.span("memory_clock_mhz"),
+            power_watts=watch.span("power_watts"),
             power_limit_watts=limit[1] if limit else None,
-            temperature_celsius=health.span("temperature_celsius"),
-            power_capped_share=health.capped_share(),
+            temperature_celsius=watch.span("temperature_celsius"),
+            power_capped_share=watch.capped_share(),
         ),
         versions={**real.versions(), "kernel": platform.release(), "feedrate": machine["feedrate"]},
         variants=tuple(variants),
@@ -76,7 +78,7 @@ def _variant(request: Request, mode: ComputeMode) -> Variant:
         live.say(
             f"{mode.name:30} t(B) = {t0} + B x {t1}; off by {100 * line['worst_residual']:.1f} % at most"
         )
-    return Variant(name=mode.name, **asdict(mode), **line, timings=tuple(timings))
+    return Variant(name=mode.name, layout="channels_last", **asdict(mode), **line, timings=tuple(timings))
 
 
 def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
@@ -86,11 +88,11 @@ def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
         trainer = real.Trainer(request.model, request.device, mode)
         batch = real.made_up_batch(request.model, batch_size)
         seconds = real.time_steps(trainer, batch, request.steps, request.warmup)
-        copies = real.time_copies(trainer, batch)
-    return timing_of(batch_size, seconds, request.warmup, copies)
+        copy = real.copy_seconds(trainer, batch)
+    return timing_of(batch_size, seconds, request.warmup, copy)
 
 
-def timing_of(batch_size: int, seconds: Sequence[float], warmup: int, copies: Sequence[float]) -> Timing:
+def timing_of(batch_size: int, seconds: Sequence[float], warmup: int, copy_seconds: float) -> Timing:
     times = np.asarray(seconds, dtype=np.float64)
     return Timing(
         batch_size=batch_size,
@@ -99,7 +101,7 @@ def timing_of(batch_size: int, seconds: Sequence[float], warmup: int, copies: Se
         mean=float(times.mean()),
         sd=float(times.std(ddof=1)),
         lag1=lag1(times),
-        copy_seconds=float(np.median(copies)) if len(copies) else 0.0,
+        copy_seconds=copy_seconds,
         quantiles=quantiles_of(times),
     )
 

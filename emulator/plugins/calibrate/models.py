@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
-from emulator.config.profile import Layout, Precision
+from emulator.config.profile import Precision
 from emulator.errors import DeviceError, MissingError, SpecError
 
 DeviceKind = Literal["cuda", "cpu"]
@@ -44,12 +44,11 @@ class ComputeMode:
 
     precision: Precision
     compiled: bool
-    layout: Layout
 
     @property
     def name(self) -> str:
         """Name of the variant, such as bf16-compiled-channels_last."""
-        return f"{self.precision}-{'compiled' if self.compiled else 'eager'}-{self.layout}"
+        return f"{self.precision}-{'compiled' if self.compiled else 'eager'}-channels_last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,18 +14,17 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.benchmark import Timer
 
-from emulator.errors import DatasetError, DeviceError
+from emulator.errors import DeviceError
 from emulator.plugins.calibrate.models import ComputeMode, DeviceKind, Model
 
 CLASSES = 3
-_SMOOTH = 1e-6
 
 
 def _convolved(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
@@ -84,7 +83,7 @@ def dice_and_cross_entropy(scores: Tensor, label: Tensor) -> Tensor:
     truth = functional.one_hot(target, CLASSES).permute(0, 4, 1, 2, 3)[:, 1:].float()
     voxels = (2, 3, 4)
     common = (share * truth).sum(voxels)
-    dice = (2 * common + _SMOOTH) / (truth.sum(voxels) + share.sum(voxels) + _SMOOTH)
+    dice = (2 * common + 1e-6) / (truth.sum(voxels) + share.sum(voxels) + 1e-6)
     return ((1 - dice).mean() + entropy) / 2
 
 
@@ -134,8 +133,7 @@ class Trainer:
             torch.backends.cudnn.benchmark = True  # as the reference job does; the warm-up covers its search
             torch.backends.cudnn.allow_tf32 = mode.precision != "fp32"
             torch.backends.cuda.matmul.allow_tf32 = mode.precision != "fp32"
-        self._format = torch.channels_last_3d if mode.layout == "channels_last" else torch.contiguous_format
-        network = Unet3D(model.filters).to(device=device, memory_format=self._format)  # type: ignore[call-overload]
+        network = Unet3D(model.filters).to(device=device, memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
         optimiser = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9, nesterov=True)
         self._optimiser: torch.optim.Optimizer = optimiser
         forward = _Forward(network, device, _AUTOCAST.get(mode.precision))
@@ -146,32 +144,20 @@ class Trainer:
 
     def put(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         """Put a batch on the device as a job does; the copy may still be under way."""
-        placed = image.to(self.device, memory_format=self._format)
+        placed = image.to(self.device, memory_format=torch.channels_last_3d)
         return placed, label.to(self.device)
-
-    def require_trainable(self, image: Tensor, label: Tensor) -> None:
-        """Raise DatasetError for values that no network can be trained on."""
-        if int(label.max()) >= CLASSES or not bool(torch.isfinite(image).all()):
-            raise DatasetError(
-                f"the samples have labels up to {int(label.max())}, or values that are not finite",
-                "generate trainable samples with feedrate generate --payload ct-realistic",
-            )
 
     def step(self, image: Tensor, label: Tensor) -> float:
         """Compute a step on a batch that is on the device, and return its loss.
 
         Reading the loss waits for the device, as the reference job does after each step.
         """
-        return float(self.launch(image, label).item())
-
-    def launch(self, image: Tensor, label: Tensor) -> Tensor:
-        """Start a step, and return its loss on the device without waiting for the device."""
         self._optimiser.zero_grad(set_to_none=True)
         loss: Tensor = self._compute(image, label)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self._scaler.step(self._optimiser)
         self._scaler.update()
-        return loss.detach()
+        return float(loss.item())
 
 
 def made_up_batch(model: Model, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -191,38 +177,31 @@ def time_steps(trainer: Trainer, batch: tuple[Tensor, Tensor], steps: int, warmu
     image, label = trainer.put(*batch)
     for _ in range(warmup):
         trainer.step(image, label)
-    if trainer.device == "cuda":
-        return [_on_device(trainer, image, label) for _ in range(steps)]
-    seconds = []
-    for _ in range(steps):
-        begin = time.perf_counter()
-        trainer.step(image, label)
-        seconds.append(time.perf_counter() - begin)
-    return seconds
+    timed = _on_device if trainer.device == "cuda" else _on_clock
+    return [timed(trainer, image, label) for _ in range(steps)]
+
+
+def _on_clock(trainer: Trainer, image: Tensor, label: Tensor) -> float:
+    begin = time.perf_counter()
+    trainer.step(image, label)
+    return time.perf_counter() - begin
 
 
 def _on_device(trainer: Trainer, image: Tensor, label: Tensor) -> float:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     begin.record()
-    loss = trainer.launch(image, label)
-    loss.item()  # before the end: reading the loss is part of the step
+    trainer.step(image, label)  # it reads the loss, which is part of the step
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1e3
 
 
-def time_copies(trainer: Trainer, batch: tuple[Tensor, Tensor], copies: int = 20) -> list[float]:
-    """Return the seconds of copies of `batch` to the device; empty on a CPU, which needs no copy."""
+def copy_seconds(trainer: Trainer, batch: tuple[Tensor, Tensor]) -> float:
+    """Return the median seconds of a copy of `batch` to the device; 0 on a CPU, which needs none."""
     if trainer.device == "cpu":
-        return []
-    seconds = []
-    for _ in range(copies):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        trainer.put(*batch)
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    return seconds[1:]  # the first copy allocates memory
+        return 0.0
+    timer = Timer("trainer.put(*batch)", globals={"trainer": trainer, "batch": batch})  # it synchronises
+    return float(timer.blocked_autorange(min_run_time=0.5).median)
 
 
 def forget() -> None:
@@ -232,30 +211,13 @@ def forget() -> None:
         torch.cuda.empty_cache()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceInfo:
-    """The device that steps are measured on."""
-
-    name: str
-    """Product name; empty for a CPU."""
-    memory_bytes: int | None
-    gpu: str | None
-    """UUID for NVML, which does not depend on CUDA_VISIBLE_DEVICES, or the index; None for a CPU."""
-
-
-def describe(device: DeviceKind) -> DeviceInfo:
+def nvml_name(device: DeviceKind) -> str | None:
+    """Return the GPU's UUID, which does not depend on CUDA_VISIBLE_DEVICES, or its index; None for a CPU."""
     if device == "cpu":
-        return DeviceInfo(name="", memory_bytes=None, gpu=None)
-    seen = torch.cuda.get_device_properties(torch.cuda.current_device())
-    uuid = str(getattr(seen, "uuid", ""))
-    gpu = f"GPU-{uuid.removeprefix('GPU-')}" if uuid else str(torch.cuda.current_device())
-    return DeviceInfo(name=seen.name, memory_bytes=seen.total_memory, gpu=gpu)
-
-
-def limit_threads(device: DeviceKind, threads: int) -> None:
-    """Set the number of compute threads on a CPU; no effect for a GPU."""
-    if device == "cpu":
-        torch.set_num_threads(threads)
+        return None
+    index = torch.cuda.current_device()
+    uuid = str(getattr(torch.cuda.get_device_properties(index), "uuid", ""))
+    return f"GPU-{uuid.removeprefix('GPU-')}" if uuid else str(index)
 
 
 def versions() -> dict[str, str]:

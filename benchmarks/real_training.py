@@ -1,0 +1,193 @@
+"""Real training of a 3D U-Net beside its emulation with the step times just measured, on one GPU or CPU.
+
+    python benchmarks/real_training.py DIR [-w WORKLOAD] [--model unet3d] [--device cuda] [--precision bf16]
+        [--compile] [--batch N] [--rounds 6] [--steps 200] [--warmup 20]
+
+DIR is a dataset of `feedrate generate --payload ct-realistic`. Each round measures the step time, trains, and
+emulates (in odd rounds in the opposite order), so that all three run under the same conditions. Both use the
+loop of run.train with the same loader, files, order and crops, and leave out the first step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from emulator.analysis.drift import repeat_interval
+from emulator.analysis.throughput import Throughput, throughput
+from emulator.config.storage import StorageSpec
+from emulator.config.workload import AcceleratorSpec, LoaderSpec, load_loader
+from emulator.dataset.manifest import Manifest, open_dataset
+from emulator.loader import make_loader
+from emulator.order import EpochPlan, RankPlan
+from emulator.plugins.calibrate import trainer as real
+from emulator.plugins.calibrate.measure import timing_of
+from emulator.plugins.calibrate.models import ComputeMode, choose_device, model_named
+from emulator.record.steps import StepLog
+from emulator.run.accelerator import Accelerator, MonotonicClock, endless
+from emulator.run.comm import Comm
+from emulator.run.point import open_storage
+from emulator.run.train import train
+from emulator.storage.base import Storage
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dataset", type=Path, metavar="DIR")
+    parser.add_argument("-w", "--workload", default="unet3d-tiny")
+    parser.add_argument("--model", default="unet3d")
+    parser.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--batch", type=int, help="default: the workload's")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--warmup", type=int, default=20)
+    given = parser.parse_args()
+    model, device = model_named(given.model), choose_device(given.device)
+    settings = [f"loader.batch_size={given.batch}"] if given.batch else []
+    spec = replace(load_loader(given.workload, settings), crop=model.patch)
+    mode = ComputeMode(precision=given.precision, compiled=given.compile)
+    opened = open_dataset(given.dataset)
+    print(f"{model.name} on {device}, {mode.name}, batch size {spec.batch_size}, {given.steps} steps")
+    print("round  step time   samples/s real  emulated   ratio    AU real  emulated")
+    if device == "cpu":
+        torch.set_num_threads(1)  # those of the loader are beside it
+    with open_storage(opened.store, StorageSpec(), Comm(), direct=False) as files:
+        trainer = real.Trainer(model, device, mode)
+        batch = real.made_up_batch(model, spec.batch_size)
+        real.time_steps(trainer, batch, 1, given.warmup)
+        pairs = Pairs(spec, files, opened.manifest, trainer, given.steps)
+        rounds = []
+        for number in range(given.rounds):
+            times = real.time_steps(trainer, batch, given.steps, 1)
+            emulated = replayed(spec.batch_size, times, real.copy_seconds(trainer, batch))
+            rounds.append(pairs.round(number, emulated))
+            print(rounds[-1].line(number), flush=True)
+    print("\n".join(["", *summary_lines(rounds)]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One real and one emulated training."""
+
+    step_seconds: float
+    """Mean of the replayed profile, including the copy to the device."""
+    real: Throughput
+    emulated: Throughput
+
+    def line(self, number: int) -> str:
+        rate, emulated = self.real.samples_per_second, self.emulated.samples_per_second
+        return (
+            f"{number + 1:5d}  {1e3 * self.step_seconds:6.1f} ms   {rate:14.2f}  {emulated:8.2f}   "
+            f"{emulated / rate:5.3f}    {100 * self.real.au:5.1f} %   {100 * self.emulated.au:5.1f} %"
+        )
+
+
+def replayed(batch_size: int, times: Sequence[float], copy_seconds: float) -> AcceleratorSpec:
+    """The accelerator to emulate; its steps include the copy of the batch to the device."""
+    timing = timing_of(batch_size, times, 1, copy_seconds)
+    return AcceleratorSpec(
+        name="this one",
+        step_seconds=timing.mean + copy_seconds,
+        step_batch_size=batch_size,
+        provenance="measured",
+        compute="empirical",
+        quantiles=tuple(seconds + copy_seconds for seconds in timing.quantiles),
+    )
+
+
+class Pairs:
+    """Trains for some steps on a real and on an emulated accelerator, alternately."""
+
+    def __init__(
+        self, spec: LoaderSpec, storage: Storage, manifest: Manifest, trainer: real.Trainer, steps: int
+    ) -> None:
+        self._spec, self._storage, self._manifest = spec, storage, manifest
+        self._trainer, self._steps = trainer, steps
+
+    def round(self, number: int, spec: AcceleratorSpec) -> Round:
+        """Train once on each, the emulated one with the step times of `spec` and first in odd rounds."""
+        clock = MonotonicClock()
+        accelerators: dict[str, RealAccelerator | Accelerator] = {
+            "real": RealAccelerator(self._trainer, clock),
+            "emulated": Accelerator(endless(spec, number, 0), clock),
+        }
+        order = ("emulated", "real") if number % 2 else ("real", "emulated")
+        measured = {name: self._train(accelerators[name], number) for name in order}
+        return Round(step_seconds=spec.step_seconds, **measured)
+
+    def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
+        """Train for some steps; the number of the round is the seed of order and crops."""
+        threads = torch.get_num_threads()
+        loader: Any = make_loader("torch", self._spec, self._storage, self._manifest, seed=number)
+        torch.set_num_threads(threads)  # the loader has set it to one
+        try:
+            if isinstance(accelerator, RealAccelerator):
+                loader.hand_over(accelerator.receive)
+            plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
+            plan.require_a_step()
+            log = StepLog(0, 0)
+            rank_plan = RankPlan(plan=plan, steps=self._steps + 1, seed=number)
+            train(rank_plan, loader, accelerator.compute, log, MonotonicClock(), as_training=True)
+            return throughput(log.rows(1))
+        finally:
+            loader.close()
+
+
+class RealAccelerator:
+    """Trains on the batch that the loader has just delivered."""
+
+    def __init__(self, trainer: real.Trainer, clock: MonotonicClock) -> None:
+        self._trainer, self._clock = trainer, clock
+        self._batch: Any = None
+
+    def receive(self, batch: Any) -> None:
+        image, label = batch
+        if int(label.max()) >= real.CLASSES or not bool(torch.isfinite(image).all()):
+            raise SystemExit("no training on random bytes: generate DIR with --payload ct-realistic")
+        self._batch = batch
+
+    def compute(self, begin: float) -> tuple[float, float]:
+        """Train on the batch; return the seconds of the step, and its end."""
+        started = self._clock.now()  # not `begin`: a real accelerator cannot begin before
+        self._trainer.step(*self._trainer.put(*self._batch))
+        end = self._clock.now()
+        return end - started, end
+
+
+def summary_lines(rounds: Sequence[Round]) -> list[str]:
+    """Samples/s and AU of both, and the comparison, with 95 % intervals; the ratio is a geometric mean."""
+    lines = []
+    for name in ("real", "emulated"):
+        runs: list[Throughput] = [getattr(pair, name) for pair in rounds]
+        rates, shares = [run.samples_per_second for run in runs], [100 * run.au for run in runs]
+        lines.append(f"{name:9} {with_interval(rates)} samples/s, AU {with_interval(shares)} %")
+    logs = [math.log(pair.emulated.samples_per_second / pair.real.samples_per_second) for pair in rounds]
+    interval = repeat_interval(logs)
+    between = f" ({math.exp(interval[0]):.3f} to {math.exp(interval[1]):.3f})" if interval else ""
+    points = 100 * np.median([pair.emulated.au - pair.real.au for pair in rounds])
+    return [
+        *lines,
+        f"emulated / real samples/s: {math.exp(np.mean(logs)):.3f}{between}, "
+        f"median {math.exp(np.median(logs)):.3f}; AU {points:+.1f} points",
+    ]
+
+
+def with_interval(values: Sequence[float]) -> str:
+    interval = repeat_interval(values)
+    middle = float(np.mean(values))
+    return f"{middle:.2f} +- {interval[1] - middle:.2f}" if interval else f"{middle:.2f}"
+
+
+if __name__ == "__main__":
+    main()
