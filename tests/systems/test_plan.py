@@ -8,7 +8,7 @@ import pytest
 from command import feedrate
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_results import plain_sweep
+from synthetic_results import plain_sweep, shaped_sweep
 
 import emulator
 from emulator.analysis.knee import asked
@@ -124,6 +124,10 @@ def test_where_opening_files_was_the_limit_samples_count(tmp_path):
     at_70 = emulator.find_knee(points, threshold=0.7).n_au / emulator.find_knee(points).n_au
     assert other.knee == pytest.approx(own.knee * rates[0] / rates[1] * at_70)
     assert own.limit == "storage metadata"
+
+
+def test_a_sweep_of_emulated_storage_is_marked(tmp_path):
+    assert "emulated storage" in plan(["unet3d-a100"], written(tmp_path / "sweep", shaped_sweep())).title
 
 
 def test_a_sweep_that_met_no_limit_feeds_at_least(tmp_path):

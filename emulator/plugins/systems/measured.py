@@ -16,6 +16,7 @@ from emulator.errors import SpecError
 from emulator.plugins.systems.system import System, load_system
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import Corner, RunResult, Side
+from emulator.report.view import marks_line
 
 BESIDE = "system.toml"
 """A system file in the folder of a result, with what was not measured: nodes, drives, power, price."""
@@ -36,7 +37,8 @@ def open_system(name: str, settings: Sequence[str] = ()) -> tuple[System, RunRes
         stated = load_system(str(beside), settings)
     else:
         stated = build(System, override({}, settings), Source(settings=tuple(settings)))
-    named = replace(stated, name=folder.name, title=stated.title or f"measured: {folder.name}")
+    qualified = " · ".join(filter(None, (stated.title or f"measured: {folder.name}", marks_line(result))))
+    named = replace(stated, name=folder.name, title=qualified)
     if result.kind == "baseline":
         return _with_baseline(named, result), None
     if not result.points:
