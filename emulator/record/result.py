@@ -31,7 +31,7 @@ class Flag:
     name: str
     """Short name, for example `client` or `page-cache`."""
     value: float
-    """The measured value."""
+    """Of a point: the share by which it may have moved the throughput; else the measured value."""
     threshold: float
     """The value from which the flag is raised."""
     sentence: str
@@ -113,6 +113,7 @@ class Starved:
     straggler: int | None = None
     """Rank that lost twice as much time by itself as any other rank, asleep for no known reason."""
     straggler_host: str = ""
+    """Its host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
