@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.analysis.answer import Answer
 from emulator.analysis.knee import find_knee
 from emulator.cli.entry import rank_server
 from emulator.config.recipe import load_recipe
@@ -35,7 +36,7 @@ from emulator.report.drawing import svg, write_picture
 from emulator.report.figure import Figure
 from emulator.report.table import markdown
 from emulator.report.training_figures import hosts_over_time
-from emulator.report.view import kind_of, title
+from emulator.report.view import answer_of, kind_of, title
 from emulator.run.comm import Comm, Quiet
 from emulator.run.generate import Filled, Filling
 from emulator.run.generate import generate as fill
@@ -104,9 +105,9 @@ class Result:
         return self.run.knee
 
     @property
-    def answer(self) -> str:
-        """The answer in one sentence."""
-        return kind_of(self.run).answer(self.run)
+    def answer(self) -> Answer:
+        """The answer: `sentence`, `number` with `interval`, `limit`, `advice`."""
+        return answer_of(self.run)
 
     @property
     def table(self) -> NDArray[np.void]:
@@ -117,7 +118,7 @@ class Result:
     def _repr_markdown_(self) -> str:
         """Return title, answer and tables for a notebook."""
         tables = [markdown(table) for table in kind_of(self.run).tables(self.run) if not table.detail]
-        return "\n\n".join([f"**{title(self.run)}**", self.answer, *tables])
+        return "\n\n".join([f"**{title(self.run)}**", *self.answer.lines, *tables])
 
 
 @dataclass(frozen=True)

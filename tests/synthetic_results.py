@@ -89,13 +89,12 @@ def result(points: Sequence[Point], **changes: object) -> RunResult:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def knee(n_au: float | None, limit: float | None, sentence: str, width: float = 0.03) -> Knee:
+def knee(n_au: float | None, limit: float | None, width: float = 0.03) -> Knee:
     one = 7 / 0.636 * SAMPLE_BYTES
     return Knee(
         kind="beyond" if n_au is None else "knee", n_au=n_au,
         n_saturation=None if limit is None else limit / one,
         interval=None if n_au is None else (n_au * (1 - width / 2), n_au * (1 + width / 2)),
-        sentence=sentence,
     )  # fmt: skip
 
 
@@ -133,11 +132,7 @@ def one_point() -> RunResult:
 
 def plain_sweep() -> RunResult:
     counts = (1, 2, 4, 8, 12, 14, 15, 16, 18, 20, 24, 32)
-    sentence = (
-        "This storage feeds 14 accelerators (14.8; 95 % interval 14.6 to 15.0) at 90 % of their demand; "
-        "throughput saturates at 26 GB/s."
-    )
-    return result([point(count, 26e9) for count in counts], knee=knee(14.8, 26e9, sentence))
+    return result([point(count, 26e9) for count in counts], knee=knee(14.8, 26e9))
 
 
 def shaped_sweep() -> RunResult:
@@ -187,25 +182,18 @@ def multi_host_sweep() -> RunResult:
     points = [
         replace(point(count, 45e9, hosts=12, slow=5), bound=fed if count < 26 else slow) for count in counts
     ]
-    sentence = (
-        "This storage feeds 26 accelerators (26.1; 95 % interval 25.7 to 26.5) at 90 % of their demand."
-    )
-    return result(points, knee=knee(26.1, 45e9, sentence))
+    return result(points, knee=knee(26.1, 45e9))
 
 
 def huge_sweep() -> RunResult:
     counts = np.unique(np.geomspace(1, 100_000, 20).astype(int)).tolist()
-    sentence = (
-        "This storage feeds 21,431 accelerators at 90 % of their demand; throughput saturates at 38.7 TB/s."
-    )
     points = [point(count, 38.7e12, hosts=12_500) for count in counts]
-    return result(points, knee=knee(21431.0, 38.7e12, sentence))
+    return result(points, knee=knee(21431.0, 38.7e12))
 
 
 def no_knee_sweep() -> RunResult:
     points = [point(count, 400e9) for count in (1, 2, 4, 8, 16)]
-    sentence = "No knee up to 16 processes: the largest count reaches 100.0% of ideal throughput."
-    return result(points, knee=knee(None, None, sentence))
+    return result(points, knee=knee(None, None))
 
 
 def long_names_sweep() -> RunResult:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from emulator.analysis.evidence import held, usable
 from emulator.analysis.flags import invalid
-from emulator.analysis.knee import find_knee
+from emulator.analysis.knee import NO_KNEE, whole_accelerators
 from emulator.analysis.variation import PRIOR_DEVIATION
-from emulator.record.result import Knee, Point, RunResult
+from emulator.record.result import Knee, KneeKind, RunResult
 
 MET, UNKNOWN, NOT_MET = 0, 9, 10
 """Exit statuses."""
@@ -35,49 +36,68 @@ class Verdict:
     def line(self) -> str:
         return f"{self.asked}: {_WORDS[self.status]}: {self.evidence}"
 
+    def as_plain(self) -> dict[str, Any]:
+        """The verdict for programs: its fields, and the status in words."""
+        return {**asdict(self), "verdict": _WORDS[self.status]}
+
 
 def worst(verdicts: Sequence[Verdict]) -> int:
     """The exit status of several verdicts: one that is not met decides, then one that cannot be told."""
     return max((verdict.status for verdict in verdicts), default=MET)
 
 
-def require(required: int, result: RunResult, threshold: float | None = None) -> Verdict:
-    """Decide whether `required` accelerators are fed, at `threshold` (0 to 1) or the workload's own."""
-    usual = threshold_of(result)
-    share, knee = threshold or usual, result.knee
-    if knee is not None and share != usual:
-        knee = find_knee(result.points, share)
-    points = [point for point in result.points if math.isfinite(point.ideal_samples_per_second)]
-    low, high = knee_range(knee, points, share)
-    fed = math.floor(low)
-    starved = None if math.isinf(high) else math.floor(high) + 1
-    status = MET if required <= fed else UNKNOWN
-    if starved is not None and required >= starved:
+def require(required: int, result: RunResult) -> Verdict:
+    """Decide whether `required` accelerators are fed, at the result's threshold (`threshold_of`)."""
+    fed, starved = fed_range(knee_of(result))
+    low = whole_accelerators(fed)
+    status = MET if required <= low else UNKNOWN
+    if starved is not None and required > whole_accelerators(starved):
         status = NOT_MET
-    ends = [f"at least {fed}"] if fed else []
-    ends += [f"fewer than {starved}"] if starved else []
+    ends = [f"at least {low:,}"] if low else []
+    ends += [] if starved is None else [f"at most {whole_accelerators(starved):,}"]
     evidence = f"{' and '.join(ends)} are fed" if ends else "no count is known to be fed or starved"
-    percent = f" at {share * 100:g} %" if share != usual else ""
-    return Verdict(asked=f"--require {required}", status=status, evidence=evidence + percent)
+    evidence += f" at {threshold_of(result) * 100:g} % of their demand"
+    if status == UNKNOWN and starved is not None:
+        evidence += f"; more runs (--precision) may raise the lower end, {fed:.3g}, to {required:,}"
+    return Verdict(asked=f"--require {required}", status=status, evidence=evidence)
 
 
-def knee_range(knee: Knee | None, points: Sequence[Point], threshold: float) -> tuple[float, float]:
-    """The range in which the largest fed count lies: the 95 % interval, or the counts that bound it.
+def knee_of(result: RunResult) -> Knee:
+    """The knee of a result; of runs of one count, what they say of the counts that are fed."""
+    if result.knee is not None:
+        return result.knee
+    points = [point for point in result.points if math.isfinite(point.ideal_samples_per_second)]
+    threshold, free = threshold_of(result), usable([point for point in points if not held(point)])
+    fed = max((p.ranks for p in points if not invalid(p) and p.x_ideal >= threshold), default=None)
+    starving = (point.ranks for point in free if point.x_ideal < threshold)
+    starved = min((ranks for ranks in starving if ranks > (fed or 0)), default=None)
+    kind: KneeKind = "not-identifiable"
+    if any(held(point) for point in points) and starved is None:
+        kind = "at-least"
+    elif fed is not None and starved is None:
+        kind = "beyond"
+    elif fed is None and starved is not None:
+        kind = "below"
+    return replace(NO_KNEE, kind=kind, fed=fed, starved=starved)
 
-    0 and infinity where nothing bounds it. A count that starved because of the client bounds nothing.
-    Without a knee, single counts decide.
-    """
-    if knee is not None and knee.kind == "knee":
-        return knee.interval or (0.0, math.inf)
-    if knee is None:
-        used = usable(points)
-        fed = max((p.ranks for p in points if not invalid(p) and p.x_ideal >= threshold), default=0)
-        starved = min((p.ranks for p in used if p.x_ideal < threshold and p.ranks > fed), default=None)
-    else:
-        fed = knee.fed or 0
-        starved = None if knee.kind == "at-least" else knee.starved
-    # A knee is a real number: when 12 starve, it is below 12, and 11.9 is possible.
-    return float(fed), math.nextafter(starved, 0) if starved else math.inf
+
+def fed_range(knee: Knee) -> tuple[float, float | None]:
+    """Between which ends the largest fed count lies; 0 and None where nothing bounds it."""
+    if knee.kind == "knee":
+        return knee.interval or (0.0, None)
+    # A count that starved because of the client bounds nothing.
+    starved = None if knee.kind == "at-least" else knee.starved
+    return float(knee.fed or 0), None if starved is None else starved - 1.0
+
+
+def knee_range(result: RunResult) -> tuple[float, float]:
+    """The 95 % interval of the knee, or the counts that bound it; 0 and infinity where nothing does."""
+    knee = knee_of(result)
+    low, high = fed_range(knee)
+    if high is None:
+        return low, math.inf
+    # A knee is a real number: where 12 starve, it is below 12, and 11.9 is possible.
+    return low, high if knee.kind == "knee" else math.nextafter(high + 1, 0)
 
 
 def no_worse(share: float, names: tuple[str, str], old: RunResult, new: RunResult) -> Verdict:
@@ -104,9 +124,7 @@ def _ratio_of_knees(old: RunResult, new: RunResult) -> tuple[float, float] | Non
     """The 95 % interval of new knee / old knee; None where a result has none."""
     if not (old.knee and new.knee and old.knee.kind and new.knee.kind):
         return None
-    (old_low, old_high), (low, high) = (
-        knee_range(result.knee, result.points, threshold_of(result)) for result in (old, new)
-    )
+    (old_low, old_high), (low, high) = (knee_range(result) for result in (old, new))
     if old.knee.n_au and new.knee.n_au and old_low > 0 and low > 0:
         # Errors of two results are independent: their logarithms add up in quadrature.
         ratio = new.knee.n_au / old.knee.n_au

@@ -1,4 +1,4 @@
-"""The knee of a sweep: N_AU, saturation, and a sentence for people.
+"""The knee of a sweep: N_AU and saturation.
 
 Efficiency is throughput / (N x ideal rate of one process). The ideal rate is known (batch size / step time);
 a measured low-count baseline in its place biases the knee by its own error.
@@ -12,12 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from emulator.analysis.bound import HELPS, LIMIT_NAMES
-from emulator.analysis.evidence import held, left_out, usable
+from emulator.analysis.evidence import held, usable
 from emulator.analysis.parts import Floats
 from emulator.analysis.search import BEYOND_DOUBT, CERTAIN, Belief, KneeSearch, believe, observe
 from emulator.record.result import Knee, KneeKind, Point
-from emulator.units import counted, show_rate
 
 WIDE = 3.0
 """Ratio of the ends of an interval from which it is no answer."""
@@ -26,12 +24,7 @@ NARROW = 1.1
 INCONCLUSIVE: tuple[KneeKind, ...] = ("at-least", "not-identifiable")
 """The kinds that do not say what the storage feeds."""
 
-NO_KNEE = Knee(
-    n_au=None,
-    n_saturation=None,
-    interval=None,
-    sentence="The workload does not compute: without a demand there is no knee, only throughput.",
-)
+NO_KNEE = Knee(n_au=None, n_saturation=None, interval=None)
 
 
 def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floats]:
@@ -55,13 +48,13 @@ def saturated(ranks: Sequence[float], efficiency: Sequence[float], deviation: fl
 
 
 def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
-    """The knee of a sweep, with a sentence for people. Repeats of a count are several points, in their order.
+    """The knee of a sweep. Repeats of a count are several points, in their order.
 
     N_AU and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
     interval, so it stands for one run per count too. What kind of answer the runs carry is decided by
     `_kind`, and only a `knee` has numbers; N* also has none when no point is saturated (`saturated`), and is
     never above what a point measured. Points that say nothing about the storage are left out
-    (`emulator.analysis.evidence`), and the sentence says so. A workload without compute has no knee.
+    (`emulator.analysis.evidence`). A workload without compute has no knee.
     Raises ValueError when `points` is empty.
     """
     if not points:
@@ -71,8 +64,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     used, behind = usable(points), [point for point in points if held(point)]
     if not used:
         at_least = max((point.ranks for point in behind if _share(point) >= threshold), default=None)
-        found = replace(NO_KNEE, kind="at-least", fed=at_least)
-        return replace(found, sentence=_sentence(found, points, threshold))
+        return replace(NO_KNEE, kind="at-least", fed=at_least)
     runs = [observe(point) for point in used]
     ranks = [run.ranks for run in runs]
     now = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
@@ -83,16 +75,14 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     count, mean = means(ranks, [run.efficiency for run in runs])
     flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.deviation)
     between = (float(fed), float(starved)) if kind == "not-identifiable" and fed and starved else None
-    found = Knee(
+    return Knee(
         kind=kind,
         n_au=n_au if known else None,
         n_saturation=min(now.n_saturation, float((count * mean).max())) if flat else None,
         interval=(min(low, n_au), max(high, n_au)) if known else between,
         fed=fed,
         starved=starved,
-        sentence="",
     )
-    return replace(found, sentence=_sentence(found, points, threshold))
 
 
 def _undenied(n_au: float, fed: int | None, starved: int | None) -> float:
@@ -101,7 +91,7 @@ def _undenied(n_au: float, fed: int | None, starved: int | None) -> float:
     return n_au if starved is None else min(n_au, max(0.99 * starved, starved - 0.51))
 
 
-def asked(points: Sequence[Point]) -> float:
+def asked_rate(points: Sequence[Point]) -> float:
     """Bytes/s that one process asks for when it never waits, with the mean sample of these points."""
     size = sum(point.bytes for point in points) / max(1, sum(point.samples for point in points))
     return points[0].ideal_samples_per_second / points[0].ranks * size
@@ -156,72 +146,7 @@ def _kind(
     return kind, fed, starved
 
 
-def _sentence(knee: Knee, points: Sequence[Point], threshold: float) -> str:
-    """The sentence of `knee`, with the `points` that were flagged or left out."""
-    used = usable(points)
-    fed, starved = knee.fed, knee.starved
-    least, most = (pick((point.ranks for point in used), default=0) for pick in (min, max))
-    if knee.kind == "at-least":
-        text = _at_least(knee, points, threshold)
-    elif knee.kind == "beyond":
-        text = f"No knee up to {most} processes: this storage still delivers {_delivered(used, most)}"
-    elif knee.kind == "below":
-        text = f"This storage does not feed {_accelerators(least, threshold)}: {_delivered(used, least)}"
-    elif knee.kind == "not-identifiable":
-        text = f"The knee is not identifiable: {_between(fed, starved)} at {100 * threshold:.3g} % of their"
-        text += " demand, since runs contradict each other or are too few"
-    else:
-        assert knee.n_au is not None and knee.interval is not None
-        whole = whole_accelerators(knee.n_au)
-        low, high = (_count(end) for end in knee.interval)
-        interval = f"knee at {_count(knee.n_au)}, 95 % interval {low} to {high}"
-        text = f"This storage feeds {_accelerators(whole, threshold)} ({interval})"
-    if knee.n_saturation is not None:
-        text += f"; throughput saturates at {show_rate(knee.n_saturation * asked(used))}"
-    raised = [point for point in used if point.flags]
-    if raised:
-        names = ", ".join(sorted({flag.name for point in raised for flag in point.flags}))
-        text += f"; flagged, but used: {len(raised)} of {len(points)} runs ({names})"
-    if dropped := left_out(points):
-        text += f"; left out: {', '.join(dropped)}"
-    return f"{text}."
-
-
 def whole_accelerators(count: float) -> int:
     """The accelerators that a knee at `count` stands for. 4.98 is 5: the curve is known no better."""
     nearest = round(count)
     return nearest if nearest <= 1.005 * count else math.floor(count)
-
-
-def _at_least(knee: Knee, points: Sequence[Point], threshold: float) -> str:
-    """The sentence where the client was the limit."""
-    fed = knee.fed or 0
-    starving = [p for p in points if held(p) and _share(p) < threshold and p.ranks > fed]
-    where = ", ".join(map(str, sorted({point.ranks for point in starving or points})))
-    bounds = [point.bound for point in sorted(starving, key=lambda point: -point.ranks) if point.bound]
-    why = " and ".join(dict.fromkeys(LIMIT_NAMES[bound.kind] for bound in bounds))
-    helps = bounds[0].help or HELPS[bounds[0].kind] if bounds else "use more hosts"
-    limit = f"at {where} processes the limit was {why}, not what this storage can deliver: {helps}"
-    if knee.fed is None:
-        return f"How many this storage feeds is not known: {limit}"
-    return f"At least {_accelerators(knee.fed, threshold)}: {limit}"
-
-
-def _between(fed: int | None, starved: int | None) -> str:
-    if fed and starved:
-        return f"between {fed} (fed) and {starved} (not)"
-    return f"beyond {fed} (fed)" if fed else f"below {starved} (not fed)" if starved else "anywhere"
-
-
-def _accelerators(count: int, threshold: float) -> str:
-    whose = "its" if count == 1 else "their"
-    return f"{counted(count, 'accelerator')} at {100 * threshold:.3g} % of {whose} demand"
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _delivered(points: Sequence[Point], ranks: int) -> str:
-    share = [_share(point) for point in points if point.ranks == ranks]
-    return f"{100 * sum(share) / len(share):.3g} % of ideal throughput there"

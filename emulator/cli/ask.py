@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from dataclasses import asdict
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -19,11 +20,12 @@ from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import launch
 from emulator.record.machine import cores
+from emulator.report.terminal import Text, answer_blocks, print_blocks
 from emulator.report.view import measured_on
 from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
-from emulator.sweep.answer import answer_lines
-from emulator.sweep.ask import STORAGE, Answer, answer_in, storage_is_known
+from emulator.sweep.answer import Client, pytorch_answer, storage_answer
+from emulator.sweep.ask import STORAGE, Measured, measured_in, storage_is_known
 from emulator.sweep.ask import ask as find_answer
 from emulator.sweep.asked_data import Question
 from emulator.units import parse_seconds, show_seconds
@@ -82,30 +84,35 @@ def ask(
         status = launch(up_to, options.words_with(question.out), question.out, preload)
         if status and (force or not storage_is_known(question.out)):  # an older answer may be in OUT
             raise typer.Exit(status)
-    answer = answer_in(question.out)
-    _say(question, answer, time.monotonic() - begin)
+    measured = measured_in(question.out)
+    measured = replace(measured, storage=gate.applied(measured.storage))
+    _say(question, measured, gate, time.monotonic() - begin)
     if status:  # the trainings failed
         raise typer.Exit(status)
-    gate.leave(answer.storage)
 
 
-def _say(question: Question, answer: Answer, seconds: float) -> None:
-    hosts = len(answer.storage.environment["hosts"])
-    lines = answer_lines(question, answer, cores() * hosts, hosts)
+def _say(question: Question, measured: Measured, gate: options.Gate, seconds: float) -> None:
+    hosts = len(measured.storage.environment["hosts"])
+    client = Client(cores=cores() * hosts, hosts=hosts)
+    answer = storage_answer(question, measured, gate.require)
+    trained = pytorch_answer(question, measured.pytorch, client) if measured.pytorch else None
     if live.for_programs():
         live.answer(
             {
-                "measured": measured_on(answer.storage),
-                "answer": [asdict(line) for line in lines],
+                "measured": measured_on(measured.storage),
                 "out": str(question.out),
                 "seconds": seconds,
-                "storage": to_plain(answer.storage),
-                "pytorch": to_plain(answer.pytorch) if answer.pytorch else None,
+                "answer": answer.as_plain(),
+                "pytorch_answer": trained.as_plain() if trained else None,
+                "storage": to_plain(measured.storage),
+                "pytorch": to_plain(measured.pytorch) if measured.pytorch else None,
             }
         )
-        return
-    width = max(len(line.says) for line in lines)
-    print(f"\nstorage: {measured_on(answer.storage)}")
-    for line in lines:
-        print(f"{line.says:{width}}  limit: {line.limit}" if line.limit else line.says)
-    print(f"\n{show_seconds(seconds)}; feedrate report {question.out / STORAGE} --html page.html")
+    elif live.quiet():
+        print(options.say_in_one_line(answer))
+    else:
+        lines = [*answer_blocks(answer), *([Text(""), *answer_blocks(trained)] if trained else [])]
+        print_blocks([Text(f"\nstorage: {measured_on(measured.storage)}", "dim"), *lines])
+        page = shlex.join(["feedrate", "report", str(question.out / STORAGE), "--html", "page.html"])
+        print(f"\n{show_seconds(seconds)}; {page}")
+    gate.leave(answer, str(question.place))

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from emulator import live
-from emulator.analysis.gate import require as judge
+from emulator.analysis.answer import Answer, at_threshold
 from emulator.config.reader import to_plain
 from emulator.config.storage import Cache
 from emulator.errors import SpecError
@@ -23,7 +23,7 @@ from emulator.record.result import RunResult
 from emulator.registry import RULES
 from emulator.report.junit import write_junit
 from emulator.report.terminal import print_blocks, result_blocks
-from emulator.report.view import kind_of
+from emulator.report.view import answer_of
 from emulator.text import masked
 
 WorkloadName = Annotated[
@@ -110,18 +110,20 @@ class Gate:
         """The settings of the workload: `given`, and the threshold."""
         return [*(given or ()), *([f"training.au_threshold={self.threshold}"] if self.threshold else [])]
 
-    def leave(self, result: RunResult) -> None:
-        """Say whether the result passes, and end with the exit status that says the same.
+    def applied(self, result: RunResult) -> RunResult:
+        """The result with the knee of --threshold."""
+        return at_threshold(result, self.threshold)
 
-        Does nothing without --require, and in a rank whose launcher does it.
+    def leave(self, answer: Answer, subject: str) -> None:
+        """End with the exit status of the answer's verdict; does nothing without --require.
+
+        `subject` names the storage in JUnit.
         """
-        if self.require is None or live.launched():
+        if answer.gate is None:
             return
-        verdict = judge(self.require, result, self.threshold)
-        print(verdict.line)
         if self.junit is not None:
-            write_junit(self.junit, str(result.dataset.get("path", "")), [verdict])
-        raise typer.Exit(verdict.status)
+            write_junit(self.junit, subject, [answer.gate], answer.lines)
+        raise typer.Exit(answer.gate.status)
 
 
 def default_out(name: str) -> Path:
@@ -141,23 +143,33 @@ def words_with(out: Path) -> list[str]:
     return [sys.argv[1], "--out", str(out), *sys.argv[2:]]
 
 
-def show_result(result: RunResult, out: Path) -> None:
-    """Print the table of `result` and where it is; for programs the whole result.
+def show_result(result: RunResult, out: Path, gate: Gate | None = None) -> None:
+    """Print the result and where it is, and leave with the gate's status; for programs the whole result.
 
     A rank that feedrate launched leaves it to the launcher.
     """
     if live.launched():
         return
+    gate = gate or Gate()
+    result = gate.applied(result)
+    answer = answer_of(result, gate.require)
     if live.for_programs():
-        live.answer(answer_of(result, out))
-        if live.quiet():
-            return
-    print_blocks(result_blocks(result))
-    page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
-    typer.echo(f"\nresult: {out}   ({page})")
+        live.answer(plain_result(result, out, answer))
+    elif live.quiet():
+        print(say_in_one_line(answer))
+    if not live.quiet():
+        print_blocks(result_blocks(result, gate.require))
+        page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
+        typer.echo(f"\nresult: {out}   ({page})")
+    gate.leave(answer, str(result.dataset.get("path", "")))
 
 
-def answer_of(result: RunResult, out: Path) -> dict[str, Any]:
-    """A result for programs: run.json's fields, where it is, and its answer as a sentence."""
+def say_in_one_line(answer: Answer) -> str:
+    """The verdict, or without one the sentence: all that --quiet prints."""
+    return answer.gate.line if answer.gate else answer.sentence
+
+
+def plain_result(result: RunResult, out: Path, answer: Answer) -> dict[str, Any]:
+    """A result for programs: run.json's fields, where it is, and its answer."""
     plain: dict[str, Any] = to_plain(result)
-    return {"out": str(out), "answer": kind_of(result).answer(result), **plain}
+    return {"out": str(out), "answer": answer.as_plain(), **plain}

@@ -152,8 +152,7 @@ class Training:
             result = measure(comm.bcast(job), comm, leader)  # the other ranks are in sweep.ranks.follow
         if result is not None:
             leader.say_verdict()
-            options.show_result(result, job.out)
-            gate.leave(result)
+            options.show_result(result, job.out, gate)
             if job.kind == "sweep" and result.knee is not None and result.knee.kind in INCONCLUSIVE:
                 raise typer.Exit(Inconclusive.exit_code)
 
@@ -262,8 +261,7 @@ def _launch(job: TrainingJob, ranks: int, gate: options.Gate) -> NoReturn:
     status = launch(ranks, words, job.out, Preload(rank_server, [sweep_ranks], job.loader))
     if status in (0, Inconclusive.exit_code):
         result = read_result(job.out)
-        options.show_result(result, job.out)
-        gate.leave(result)
+        options.show_result(result, job.out, gate)
         raise typer.Exit(status)
     kept: list[bool] = []
 

@@ -254,8 +254,6 @@ class Knee:
     """Largest number of processes that the storage was seen to feed."""
     starved: int | None = None
     """Smallest count beyond `fed` that the storage was seen not to feed."""
-    sentence: str
-    """The knee in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

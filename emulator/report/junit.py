@@ -10,8 +10,10 @@ from emulator.analysis.gate import NOT_MET, UNKNOWN, Verdict
 from emulator.files import write_whole
 
 
-def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict]) -> None:
+def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict], lines: Sequence[str] = ()) -> None:
     """Write a test case for each verdict: a failure when not met, an error when it cannot be told.
+
+    `lines` is the answer as text, which CI systems show as the suite's output.
 
     Raises StorageError.
     """
@@ -25,4 +27,6 @@ def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict]) -> None:
         told.text = verdict.line
         if tag != "system-out":
             told.set("message", verdict.line)
+    if lines:
+        ElementTree.SubElement(suite, "system-out").text = "\n".join(lines)
     write_whole(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

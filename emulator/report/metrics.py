@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from emulator.analysis.bound import LIMIT_NAMES
-from emulator.analysis.gate import knee_range, threshold_of
 from emulator.record.result import Point, RunResult
+from emulator.report.view import answer_of
 
 OF_POINTS: dict[str, tuple[str, Callable[[Point], float | None]]] = {
     "feedrate_throughput_bytes_per_second": (
@@ -22,15 +22,19 @@ OF_POINTS: dict[str, tuple[str, Callable[[Point], float | None]]] = {
 Sample = tuple[Mapping[str, str], float]
 
 
-def as_openmetrics(result: RunResult) -> str:
-    """Format the result's figures; runs of the same count are averaged, and unknown figures left out."""
+def as_openmetrics(result: RunResult, required: int | None = None) -> str:
+    """Format the answer and the figures; runs of a count are averaged, and unknown figures left out."""
     own = {
         "workload": str(result.workload.get("name", "")),
         "dataset": str(result.dataset.get("path", "")),
         "loader": result.loader,
         "label": result.label,
     }
-    low, high = knee_range(result.knee, result.points, threshold_of(result))
+    answer = answer_of(result, required)
+    low, high = answer.interval or (math.nan, math.nan)
+    ends = [({**own, "end": "low"}, low), ({**own, "end": "high"}, math.inf if high is None else high)]
+    number = math.nan if answer.number is None else answer.number
+    gates = [({**own, "asked": answer.gate.asked}, float(answer.gate.status))] if answer.gate else []
     made = datetime.fromisoformat(result.created).timestamp()
     text = _family(
         "feedrate_result_timestamp_seconds", "Time at which the result was made.", [(own, made)]
@@ -39,12 +43,12 @@ def as_openmetrics(result: RunResult) -> str:
         [(own, float(result.status == "complete"))],
     ) + _family(
         "feedrate_fed_accelerators", "Accelerators that are fed: lower and upper end of the 95 % interval.",
-        [({**own, "end": "low"}, low), ({**own, "end": "high"}, high)],
+        ends,
+    ) + _family(
+        "feedrate_answer_accelerators", "Accelerators that are fed; below 1, a share of one.", [(own, number)]
+    ) + _family(
+        "feedrate_gate_status", "0 if what was required is fed, 10 if not, 9 if not known.", gates
     )  # fmt: skip
-    if result.knee is not None and result.knee.n_au is not None:
-        text += _family(
-            "feedrate_knee_accelerators", "Median of the knee's posterior.", [(own, result.knee.n_au)]
-        )
     counts = sorted({point.ranks for point in result.points})
     runs = {ranks: [point for point in result.points if point.ranks == ranks] for ranks in counts}
     for name, (help_text, value) in OF_POINTS.items():

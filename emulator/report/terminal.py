@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.analysis.answer import Answer
+from emulator.analysis.gate import MET, NOT_MET, UNKNOWN
 from emulator.launch.launched import started_by_mpi
 from emulator.record.result import RunResult
 from emulator.report.table import Table, heading, markdown, shortened
-from emulator.report.view import kind_of, limits, marks, measured_on, notes, title
+from emulator.report.view import answer_of, kind_of, limits, marks, measured_on, notes, title
 from emulator.text import PrintableStream, shown
 
 PLAIN_WIDTH = 100
@@ -31,8 +33,24 @@ class Text:
     """In rich's words, for example `bold red`."""
 
 
-def result_blocks(result: RunResult) -> list[Text | Table]:
-    """A result: what qualifies it, its tables, what limits it, its notes, the answer."""
+def answer_blocks(answer: Answer, complete: bool = True) -> list[Text | Table]:
+    """The answer: the gate's verdict and the sentence, then limit, advice and notes."""
+    verdict = {MET: "bold green", UNKNOWN: "bold yellow", NOT_MET: "bold red"}
+    blocks: list[Text | Table] = []
+    if answer.gate:
+        blocks.append(Text(answer.gate.line, verdict[answer.gate.status]))
+    blocks.append(Text(answer.sentence, "bold green" if complete and not answer.gate else "bold"))
+    rest = answer.lines[2 if answer.gate else 1 :]
+    return [*blocks, *(Text(line) for line in rest)]
+
+
+def result_blocks(
+    result: RunResult, required: int | None = None, *, answered: bool = False
+) -> list[Text | Table]:
+    """A result: what qualifies it, its tables, the evidence of its limit, its notes, the answer.
+
+    `answered`: the answer was given before.
+    """
     kind = kind_of(result)
     blocks: list[Text | Table] = [Text(title(result), "bold"), Text(kind.setting(result), "dim")]
     if storage := measured_on(result):
@@ -41,13 +59,12 @@ def result_blocks(result: RunResult) -> list[Text | Table]:
     blocks += [table for table in kind.tables(result) if not table.detail]
     for limit in limits(result)[-1:]:
         blocks.append(Text(f"\n{limit.name} limits {limit.where}: {'; '.join(limit.evidence)}."))
-        if limit.help and limit.help not in kind.answer(result):
-            blocks.append(Text(f"What would help: {limit.help}."))
     for place, note in enumerate(notes(result)):
         line = f"{note.letter}  {note.name} ({note.where}): {note.sentence}"
         blocks.append(Text(line if place else f"\n{line}", "yellow"))
-    style = "bold green" if result.status == "complete" else "bold"
-    return [*blocks, Text(f"\n{kind.answer(result)}", style)]
+    if answered:
+        return blocks
+    return [*blocks, Text(""), *answer_blocks(answer_of(result, required), result.status == "complete")]
 
 
 def print_blocks(blocks: Sequence[Text | Table]) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from emulator.analysis.answer import Answer, answer_of
 from emulator.analysis.bound import LIMIT_NAMES
-from emulator.analysis.gate import knee_range, threshold_of
-from emulator.analysis.point import show_au
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
 from emulator.report.figure import Figure
@@ -21,7 +20,6 @@ from emulator.report.table import (
     Table,
     number,
     one_place,
-    percent,
     three_digits,
     three_places,
     two_digits,
@@ -33,39 +31,15 @@ from emulator.units import show_bytes, show_rate, show_seconds
 STARVED = 0.05
 """Share of the time that accelerators have to lose before the table says what to."""
 
-QUESTION = "How many accelerators can this storage feed?"
-
 
 def job_samples(result: RunResult) -> float:
     """Return how many samples of a recorded job one sample of its replay is (a file, a row group); else 1."""
     return float(result.workload.get("job", {}).get("samples", 1.0))
 
 
-def answer(result: RunResult) -> str:
-    """The knee in one sentence, or why there is none."""
-    if result.knee is not None:
-        return result.knee.sentence
-    if not result.points:
-        return "Nothing was measured."
-    if len({point.ranks for point in result.points}) > 1:
-        return "No knee was computed for this result."
-    point = result.points[0]
-    ranks = "1 process" if point.ranks == 1 else f"{point.ranks:,} processes"
-    rate = f"{ranks} read {show_rate(point.bytes_per_second)}"
-    if math.isnan(point.bytes_per_second) and point.au_published is not None:
-        return (
-            f"{ranks} had {percent(point.au_published)} % accelerator utilization as published; which rate "
-            "that is cannot be told from what was published."
-        )
-    if not computes(point):
-        return f"{rate}; the workload does not compute, so there is no ideal to compare with."
-    samples, ideal = number(point.samples_per_second * job_samples(result)), percent(point.x_ideal)
-    whose = "" if job_samples(result) == 1 else "of the job's "
-    text = f"{rate} ({samples} {whose}samples/s), {ideal} % of the ideal throughput"
-    if math.isnan(point.au):
-        return f"{text}; AU is not measured: too few steps beside the batches that are read ahead."
-    first = ", without the first step of each epoch" if point.epochs > 1 else ""
-    return f"{text}, at {percent(point.au)} % accelerator utilization{first}."
+def answer(result: RunResult) -> Answer:
+    """The answer of a training."""
+    return answer_of(result)
 
 
 def setting(result: RunResult) -> str:
@@ -158,10 +132,10 @@ LATENCIES = ("read_p50", "read_p90", "read_p99", "read_p999", "read_max")
 def csv_table(result: RunResult) -> Table:
     """Return the points for programs: base units, names of run.json's fields, no layout.
 
-    `knee_low` and `knee_high` are those of the gates (`analysis.gate.knee_range`).
+    `answer`, `answer_low` and `answer_high` are the accelerators that are fed, and its interval.
     """
-    knee = None if result.knee is None else result.knee.n_au
-    low, high = knee_range(result.knee, result.points, threshold_of(result))
+    found = answer(result)
+    low, high = found.interval or (None, None)
     name = str(result.workload.get("name", ""))
     rows = tuple(
         (
@@ -170,13 +144,13 @@ def csv_table(result: RunResult) -> Table:
             *(latencies(point) or (None,) * len(LATENCIES)),
             LIMIT_NAMES[point.bound.kind] if point.bound else "",
             " ".join(flag.name for flag in point.flags),
-            *(knee, low, _finite(high)),
+            *(found.number, low, high),
         )
         for point in by_ranks(result)
     )
     heads = ["label", "workload", "loader", "created", "ranks", "hosts", *PLAIN]
     heads += [f"{head}_seconds" for head in LATENCIES]
-    heads += ["limit", "flags", "knee", "knee_low", "knee_high"]
+    heads += ["limit", "flags", "answer", "answer_low", "answer_high"]
     return Table(caption="", columns=tuple(map(Column, heads)), rows=rows)
 
 
@@ -322,29 +296,22 @@ class Card:
     detail: str
 
 
-def cards(result: RunResult) -> list[Card]:
-    """Return the few figures that answer the question, the knee first."""
-    points, knee = by_ranks(result), result.knee
-    if not points:
-        return []
+def cards(result: RunResult, answer: Answer) -> list[Card]:
+    """The figures of the answer, and what one process asks for."""
     found: list[Card] = []
-    demand, its, last = mean_demand(points), job_samples(result), points[-1]
-    whose = "" if its == 1 else "job's "
-    if knee is not None and knee.n_au is not None:
-        ends = " to ".join(number(end, 3) for end in knee.interval or ())
-        detail = f"95 % interval {ends}" if ends else "no interval"
-        name = f"Knee, {threshold_of(result) * 100:g} % of ideal"
-        found.append(Card(name, number(knee.n_au, 3), detail))
-    if knee is not None and knee.n_saturation is not None and demand is not None:
-        detail = f"what {number(knee.n_saturation, 3)} processes ask for"
-        found.append(Card("Saturates at", show_rate(knee.n_saturation * demand), detail))
+    if answer.number is not None and answer.threshold is not None:
+        low, high = answer.interval or (answer.number, None)
+        ends = f"{number(low, 3)} or more" if high is None else f"{number(low, 3)} to {number(high, 3)}"
+        name = f"Feeds, at {answer.threshold * 100:g} % of demand"
+        found.append(Card(name, number(answer.number, 3), ends if high != low else answer.unit))
+    demand, its = mean_demand(by_ranks(result)), job_samples(result)
     if demand is not None:
         batch = result.workload.get("loader", {}).get("batch_size")
         seconds = result.workload.get("accelerator", {}).get("step_seconds")
+        whose = "" if its == 1 else "of the job's "
         known = batch is not None and seconds is not None
-        samples = "1 sample" if batch and batch * its == 1 else f"{(batch or 0) * its:g} {whose}samples"
-        detail = f"{samples} every {show_seconds(float(seconds))}" if known else ""
+        detail = (
+            f"{(batch or 0) * its:g} {whose}samples every {show_seconds(float(seconds))}" if known else ""
+        )
         found.append(Card("One process asks for", show_rate(demand), detail))
-    name = "1 process gets" if last.ranks == 1 else f"{last.ranks:,} processes get"
-    detail = show_au(last) if computes(last) else ""
-    return [*found, Card(name, show_rate(last.bytes_per_second), detail)]
+    return found

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from emulator.analysis.answer import Answer
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.analysis.gate import require
 from emulator.record.result import BoundKind, Flag, Point, RunResult
 from emulator.registry import KINDS
 from emulator.report.figure import Figure
@@ -25,8 +27,8 @@ class Kind(Protocol):
     QUESTION: str
     """The question that such a result answers."""
 
-    def answer(self, result: RunResult) -> str:
-        """Answer the question in one sentence."""
+    def answer(self, result: RunResult) -> Answer:
+        """Answer the question."""
 
     def setting(self, result: RunResult) -> str:
         """Say in one line where and how it was measured."""
@@ -44,6 +46,15 @@ class Kind(Protocol):
 def kind_of(result: RunResult) -> Kind:
     """The plug-in that shows results of this kind. Raises MissingError when it is not installed."""
     return cast(Kind, KINDS.load(result.kind))
+
+
+def answer_of(result: RunResult, required: int | None = None) -> Answer:
+    """The answer of any kind of result, with the verdict of --require. Raises MissingError."""
+    kind = kind_of(result)
+    answer = kind.answer(result)
+    if isinstance(answer, str):
+        answer = Answer(question=kind.QUESTION, sentence=answer)
+    return replace(answer, gate=require(required, result)) if required else answer
 
 
 def title(result: RunResult) -> str:

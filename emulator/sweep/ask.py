@@ -54,8 +54,8 @@ _SWEEPING = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The answer of `feedrate ask`."""
+class Measured:
+    """What `feedrate ask` measured."""
 
     storage: RunResult
     """Sweep with the direct loader."""
@@ -68,10 +68,12 @@ def storage_is_known(out: Path) -> bool:
     return (out / STORAGE / RESULT).is_file() and read_result(out / STORAGE).status == "complete"
 
 
-def answer_in(out: Path) -> Answer:
-    """Return the answer whose results are in the folder `out`. Raises StorageError, SpecError."""
+def measured_in(out: Path) -> Measured:
+    """Return what was measured in the folder `out`. Raises StorageError, SpecError."""
     pytorch = read_result(out / PYTORCH) if (out / PYTORCH / RESULT).is_file() else None
-    return Answer(storage=read_result(out / STORAGE), pytorch=pytorch if pytorch and pytorch.points else None)
+    return Measured(
+        storage=read_result(out / STORAGE), pytorch=pytorch if pytorch and pytorch.points else None
+    )
 
 
 def ask(question: Question, comm: Comm) -> None:

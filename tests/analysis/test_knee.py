@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from points import point
 
-from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.knee import find_knee, saturated, whole_accelerators
 from emulator.analysis.search import KneeSearch, observe
 from emulator.record.result import CLIENT, Bound, Flag, Point, Starved
@@ -32,7 +30,7 @@ def test_a_limit_shows_where_throughput_stops_growing(ranks, efficiency, deviati
     assert saturated(ranks, efficiency, deviation) == limit
 
 
-def test_sentence_of_a_knee():
+def test_the_knee_of_a_hard_limit():
     knee = find_knee([point(n, min(1, 5 / n)) for n in COUNTS])
     assert knee.n_au == pytest.approx(5 / 0.9, rel=0.01)
     assert knee.n_saturation == pytest.approx(5, rel=0.01)
@@ -40,8 +38,6 @@ def test_sentence_of_a_knee():
     low, high = knee.interval
     assert low < 5 / 0.9 < high
     assert high / low < 1.1
-    assert knee.sentence.startswith("This storage feeds 5 accelerators at 90 % of their demand (knee at 5.5")
-    assert re.search(r"; throughput saturates at (399|40[012]) MB/s\.$", knee.sentence)
 
 
 def test_no_knee_is_said():
@@ -49,25 +45,15 @@ def test_no_knee_is_said():
     assert knee.n_au is None
     assert knee.interval is None
     assert knee.n_saturation is None
-    assert knee.sentence == (
-        "No knee up to 16 processes: this storage still delivers 99 % of ideal throughput there."
-    )
+    assert (knee.kind, knee.fed, knee.starved) == ("beyond", 16, None)
 
 
-def test_flags_are_never_silent():
-    flag = Flag(name="overshoot", value=0.1, threshold=0.01, sentence="...")
-    points = [point(4, 1.0), point(8, 0.62, flags=(flag,)), point(16, 0.31)]
-    assert "flagged, but used: 1 of 3 runs (overshoot)" in find_knee(points).sentence
-
-
-def test_what_a_flag_invalidates_is_left_out_and_said():
+def test_what_a_flag_invalidates_is_left_out():
     from_memory = Flag(name="page-cache", value=0.4, threshold=0.01, sentence="...")
     good = [point(4, 1.0), point(8, 0.62), point(16, 0.31)]
     wild = point(12, 1.0, flags=(from_memory,))
     found, expected = find_knee([*good, wild]), find_knee(good)
     assert (found.n_au, found.interval) == (expected.n_au, expected.interval)
-    assert found.sentence.endswith("left out: 1 of 4 runs (page-cache).")
-    assert "left out" not in find_knee([good[0], wild]).sentence, "fewer than two counts would be left"
 
 
 def limited(ranks: int, efficiency: float, kind: str = "client-cpu") -> Point:
@@ -78,17 +64,12 @@ def test_a_storm_on_the_client_says_nothing_of_the_storage():
     """It used to say `this storage does not feed 2`."""
     knee = find_knee([limited(2, 0.6), limited(4, 0.4)])
     assert (knee.kind, knee.n_au, knee.fed, knee.n_saturation) == ("at-least", None, None, None)
-    assert knee.sentence.startswith("How many this storage feeds is not known: at 2, 4 processes")
-    assert "client CPU" in knee.sentence and "more hosts" in knee.sentence
 
 
 @pytest.mark.parametrize("kind", CLIENT)
 def test_where_the_client_was_the_limit_it_is_at_least(kind):
     knee = find_knee([point(1, 1.0), point(4, 0.99), limited(6, 0.92, kind), limited(8, 0.7, kind)])
     assert (knee.kind, knee.n_au, knee.interval, knee.fed) == ("at-least", None, None, 6)
-    assert knee.sentence.startswith("At least 6 accelerators at 90 % of their demand: at 8 processes")
-    assert LIMIT_NAMES[kind] in knee.sentence
-    assert "left out: 2 of 4 runs (limited by the client)" in knee.sentence
 
 
 @given(st.lists(st.tuples(st.integers(1, 16), st.floats(0.05, 0.89)), max_size=4))
@@ -172,9 +153,9 @@ def test_a_knee_at_the_smallest_count_keeps_its_number(seed):
     random = np.random.default_rng(seed)
     for counts in ((3, 3, 4, 3, 6, 12), (1, 2, 3, 3, 2, 3)):
         knee = find_knee([point(n, min(1, 2.7 / n) * math.exp(random.normal(0, 0.005))) for n in counts])
-        assert "does not feed" not in knee.sentence
+        assert knee.kind != "below"
         if counts[0] == 3:
-            assert knee.kind == "knee", knee.sentence
+            assert knee.kind == "knee"
             assert knee.n_au == pytest.approx(3, rel=0.03)
 
 
@@ -182,4 +163,3 @@ def test_fed_and_starved_again_and_again_is_not_identifiable():
     dip = [(8, 1.0), (12, 0.8), (12, 0.81), (12, 0.8), (20, 1.0), (20, 1.0), (32, 0.6), (32, 0.6)]
     knee = find_knee([point(n, x) for n, x in dip])
     assert (knee.kind, knee.n_au, knee.interval) == ("not-identifiable", None, (8, 32))
-    assert "between 8 (fed) and 32 (not)" in knee.sentence

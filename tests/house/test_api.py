@@ -42,7 +42,7 @@ def test_a_result_is_a_table_figures_and_a_sentence(tmp_path):
     assert 12 < emulator.find_knee(result.points).n_au < 20
     pictures = emulator.figures(result)
     assert pictures[0].name == "throughput" and pictures[0]._repr_svg_().startswith("<svg")
-    assert "14 accelerators" in result.answer and "| ranks |" in result._repr_markdown_()
+    assert "14 A100s" in result.answer.sentence and "| ranks |" in result._repr_markdown_()
     pictures[0].save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     shown = api.report(tmp_path)

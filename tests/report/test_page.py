@@ -74,7 +74,7 @@ def test_ids_are_unique_and_links_lead_somewhere(pages: dict[str, str], name: st
 
 def test_a_page_shows_the_answer_the_sources_and_the_command(pages: dict[str, str]) -> None:
     text = pages["flagged"]
-    assert "This storage feeds 14 accelerators (14.8; 95 % interval 14.6 to 15.0)" in text
+    assert "This storage feeds 14 A100s (between 14.6 and 15, 95 % sure)" in text
     assert "MLPerf Storage v1.0, v2.0 unet3d_a100; published, not measured here" in text
     assert "<code>feedrate sweep /mnt/storage/kits19 --workload unet3d-a100</code>" in text  # to a new folder
     assert text.count("Compute waits overslept by 3.4 %") == 1

@@ -35,7 +35,7 @@ def test_report_shows_the_table_and_writes_the_files(out: Path, tmp_path: Path) 
     done = feedrate("report", out, "--html", files[0], "--png", files[1], "--svg", files[2])
     assert done.status == 0, done.err
     assert "!! Emulated storage" in done.out
-    assert "This storage feeds 14 accelerators" in done.out
+    assert "This storage feeds 14 A100s" in done.out
     assert "\x1b" not in done.out
     assert done.out.splitlines()[-3:] == [f"page: {files[0]}", f"picture: {files[1]}", f"picture: {files[2]}"]
     assert [file.read_bytes()[:4] for file in files] == [b"<!do", b"\x89PNG", b"<svg"]

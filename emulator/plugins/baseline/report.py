@@ -15,7 +15,7 @@ from emulator.report.training_figures import StorageLimit, by_ranks, mean_demand
 from emulator.report.view import marks_line
 from emulator.units import counted, show_rate, show_seconds
 
-QUESTION = "How many accelerators can this storage feed?"
+QUESTION = "How fast is this storage without a training?"
 
 
 def sides(corner: Corner) -> tuple[Side, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -94,11 +94,12 @@ def report(
     """
     paths = files.paths(openmetrics)
     found = page.report(out, baseline or [], system or [], rules)
+    found = replace(found, result=gate.applied(found.result), required=gate.require)
     if live.for_programs():
         beside = [as_plain(table) for table in found.tables]
-        live.answer({**options.answer_of(found.result, found.folder), "beside": beside})
+        live.answer({**options.plain_result(found.result, found.folder, found.answer), "beside": beside})
     _show(found, paths)
-    gate.leave(found.result)
+    gate.leave(found.answer, str(found.result.dataset.get("path", "")))
 
 
 def compare(
@@ -149,7 +150,9 @@ def compare(
 
 def _show(document: page.Document, paths: Mapping[str, Path]) -> None:
     """Print the document, unless a file is stdout, and write the files. Raises StorageError, MissingError."""
-    if not live.for_programs() and STDOUT not in paths.values():
+    if live.quiet() and not live.for_programs():
+        print(document.line)
+    elif not live.for_programs() and STDOUT not in paths.values():
         print_blocks(document.blocks)
     for form, path in paths.items():
         if path == STDOUT:

@@ -22,7 +22,7 @@ from emulator.report.drawing import write_picture
 from emulator.report.table import Cell, Column, Table, as_plain, number, one_place, three_digits, three_places
 from emulator.report.terminal import Text
 from emulator.report.training_figures import computes
-from emulator.report.view import kind_of, marks, marks_line, notes, title
+from emulator.report.view import answer_of, kind_of, marks, marks_line, notes, title
 from emulator.units import show_rate
 
 
@@ -55,7 +55,7 @@ class Compared:
 
     @property
     def answer(self) -> str:
-        return kind_of(self.result).answer(self.result)
+        return answer_of(self.result).sentence
 
     @property
     def workload(self) -> str:
@@ -63,7 +63,7 @@ class Compared:
 
     @property
     def knee_range(self) -> tuple[float, float]:
-        return knee_range(self.result.knee, self.result.points, threshold_of(self.result))
+        return knee_range(self.result)
 
     @property
     def knee_place(self) -> str:
@@ -122,6 +122,10 @@ class Comparison(Document):
         if self.cautions:
             blocks.append(Text("\nCompare with caution", "bold yellow"))
         return [*blocks, *(Text(f"- {caution}") for caution in self.cautions)]
+
+    @property
+    def line(self) -> str:
+        return "; ".join(f"{compared.name}: {compared.answer}" for compared in self.results)
 
     def as_plain(self) -> dict[str, Any]:
         """Return each result's answer and knee, the tables, moves and cautions, for programs."""

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from emulator import __version__
+from emulator.analysis.answer import Answer
 from emulator.errors import SpecError
 from emulator.files import write_whole
 from emulator.record.host import read_hosts
@@ -28,10 +29,10 @@ from emulator.report.figure import Figure
 from emulator.report.glossary import GLOSSARY, anchor, term_of
 from emulator.report.metrics import as_openmetrics
 from emulator.report.table import NONE, Cell, Column, Table, heading, shortened, to_csv
-from emulator.report.terminal import Text, as_markdown, result_blocks
+from emulator.report.terminal import Text, answer_blocks, as_markdown, result_blocks
 from emulator.report.training import cards
 from emulator.report.training_figures import StorageLimit, hosts_over_time, throughput
-from emulator.report.view import again, kind_of, limits, marks, notes, title
+from emulator.report.view import again, answer_of, kind_of, limits, marks, notes, title
 from emulator.run.preflight import Rules
 from emulator.sweep.summary import recovered
 from emulator.text import shown
@@ -48,6 +49,16 @@ class Document(ABC):
     @abstractmethod
     def blocks(self) -> list[Text | Table]:
         """Return the paragraphs and tables."""
+
+    @property
+    def summary(self) -> list[Text | Table]:
+        """Return the paragraphs and tables with the answer first, for Markdown."""
+        return self.blocks
+
+    @property
+    @abstractmethod
+    def line(self) -> str:
+        """Return the answer in one line."""
 
     @abstractmethod
     def html(self) -> str:
@@ -70,7 +81,7 @@ class Document(ABC):
         make = {
             "html": self.html,
             "csv": lambda: to_csv(self.csv()),
-            "md": lambda: as_markdown(self.blocks),
+            "md": lambda: as_markdown(self.summary),
             "prom": self.prom,
         }.get(form)
         if make is None:
@@ -105,6 +116,16 @@ class Report(Document):
     """True if a folder of results was given; a table then lists them."""
     rules: str = ""
     """Rules of a benchmark to check sets of runs with: an entry point of `feedrate.rules`."""
+    required: int | None = None
+    """Accelerators that --require asks for."""
+
+    @property
+    def answer(self) -> Answer:
+        return answer_of(self.result, self.required)
+
+    @property
+    def line(self) -> str:
+        return self.answer.gate.line if self.answer.gate else self.answer.sentence
 
     @property
     def named(self) -> list[tuple[str, RunResult]]:
@@ -150,17 +171,23 @@ class Report(Document):
 
     @property
     def blocks(self) -> list[Text | Table]:
-        return [*result_blocks(self.result), *self.tables]
+        return [*result_blocks(self.result, self.required), *self.tables]
+
+    @property
+    def summary(self) -> list[Text | Table]:
+        return [*answer_blocks(self.answer), *result_blocks(self.result, None, answered=True), *self.tables]
 
     def html(self) -> str:
-        return page(self.result, self.tables, self.figures, self.limit)
+        return page(self.result, self.tables, self.figures, self.limit, self.required)
 
     def csv(self) -> Table:
         kind = kind_of(self.result)
-        return training.csv_table(self.result) if kind is training else kind.tables(self.result)[0]
+        return (
+            training.csv_table(self.result) if cast(object, kind) is training else kind.tables(self.result)[0]
+        )
 
     def prom(self) -> str:
-        return as_openmetrics(self.result)
+        return as_openmetrics(self.result, self.required)
 
     def draw(self, path: Path, form: str) -> None:
         draw_result(self.result, path, form)
@@ -206,8 +233,7 @@ def _all_of(found: Report) -> Table:
         Column("what it says", align="fold"),
     )
     rows = tuple(
-        (made.label or name, made.kind, made.created, kind_of(made).answer(made))
-        for name, made in found.named
+        (made.label or name, made.kind, made.created, answer_of(made).sentence) for name, made in found.named
     )
     return Table(caption=f"All results in {found.folder.resolve().parent.name}", columns=columns, rows=rows)
 
@@ -241,9 +267,10 @@ def page(
     tables: Sequence[Table] = (),
     figures: Sequence[Figure] = (),
     limit: StorageLimit | None = None,
+    required: int | None = None,
 ) -> str:
     """Return the page as text. Raises MissingError."""
-    kind = kind_of(result)
+    kind, answer = kind_of(result), answer_of(result, required)
     pictures = [*kind.figures(result), *figures]
     first = None
     if len({point.ranks for point in result.points}) > 1:
@@ -257,9 +284,8 @@ def page(
         title=title(result),
         setting=kind.setting(result),
         marks=marks(result),
-        question=kind.QUESTION,
-        answer=kind.answer(result),
-        cards=cards(result),
+        answer=answer,
+        cards=cards(result, answer),
         tables=[laid_out(table) for table in (*kind.tables(result), *tables)],
         hero=drawn.pop(0) if first else None,
         figures=drawn,

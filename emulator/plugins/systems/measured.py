@@ -9,7 +9,7 @@ from pathlib import Path
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.evidence import usable
-from emulator.analysis.knee import asked, find_knee
+from emulator.analysis.knee import asked_rate, find_knee
 from emulator.config.reader import Source, build, override
 from emulator.config.workload import Workload, stored_workload
 from emulator.errors import SpecError
@@ -104,7 +104,7 @@ def _worth(result: RunResult, workload: Workload, kind: str) -> float:
     They share requests where IOPS are the limit and jobs choose their size (else the kernel's read-ahead
     does), files that are opened where opening is, and bytes in all other cases.
     """
-    measured, demand = stored_workload(result.workload), asked(result.points)
+    measured, demand = stored_workload(result.workload), asked_rate(result.points)
     reads = result.environment.get("reads")
     if kind == "iops" and reads and reads["direct"]:
         return demand / measured.request_bytes / (workload.demand / workload.request_bytes)

@@ -1,0 +1,263 @@
+"""The answer of a result: how many accelerators its storage feeds, why no more, and whether that suffices.
+
+Terminal, page, Markdown, JSON, JUnit, OpenMetrics and Python show an `Answer`, and say nothing else about it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.analysis.evidence import held, left_out, usable
+from emulator.analysis.gate import Verdict, fed_range, knee_of, require, threshold_of
+from emulator.analysis.knee import asked_rate, find_knee, whole_accelerators
+from emulator.analysis.point import show_au
+from emulator.analysis.shortfall import lacking, show_limit
+from emulator.record.result import CLIENT, STORAGE, Knee, Point, RunResult
+from emulator.units import show_rate
+
+QUESTION = "How many accelerators can this storage feed?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of a result beyond what was measured."""
+
+    subject: str = "This storage"
+    """What feeds, as the sentence begins."""
+    require: int | None = None
+    """Accelerators that the gate requires."""
+    wanted: int | None = None
+    """Accelerators that the advice is for; None: those of the starved run."""
+
+
+NOTHING_ASKED = Asked()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of a result."""
+
+    question: str
+    sentence: str
+    number: float | None = None
+    """Accelerators that are fed, in `unit`; below 1, the share of one; None: not known."""
+    interval: tuple[float, float | None] | None = None
+    """Its 95 % interval, or the counts that bound it; the end is None where nothing bounds it."""
+    unit: str = "accelerator"
+    """What `number` counts: an accelerator's name, or bytes/s."""
+    threshold: float | None = None
+    """Share of its demand from which an accelerator counts as fed (0 to 1)."""
+    limit: str = ""
+    """What limits, with its number: `storage bandwidth, 2.86 GB/s`."""
+    advice: str = ""
+    """What would feed more."""
+    notes: tuple[str, ...] = ()
+    """Runs that are flagged or left out."""
+    gate: Verdict | None = None
+    """The verdict of --require; None: nothing was required."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The answer as text, the gate first."""
+        lines = [self.gate.line] if self.gate else []
+        lines.append(self.sentence)
+        if self.limit:
+            lines.append(f"Limit: {self.limit}.")
+        if self.advice:
+            lines.append(self.advice)
+        return [*lines, *self.notes]
+
+    def as_plain(self) -> dict[str, Any]:
+        """The answer for programs."""
+        return {**asdict(self), "gate": self.gate.as_plain() if self.gate else None}
+
+
+def at_threshold(result: RunResult, share: float | None) -> RunResult:
+    """The result with the knee of another threshold (0 to 1); itself for None or the workload's own."""
+    if share is None or share == threshold_of(result):
+        return result
+    training = {**result.workload.get("training", {}), "au_threshold": share}
+    knee = find_knee(result.points, share) if result.knee is not None else None
+    return replace(result, workload={**result.workload, "training": training}, knee=knee)
+
+
+def answer_of(result: RunResult, asked: Asked = NOTHING_ASKED) -> Answer:
+    """The answer of a training: a run, a sweep, an import, a replay."""
+    points, threshold, name = result.points, threshold_of(result), accelerator_of(result)
+    gate = require(asked.require, result) if asked.require else None
+    plain = Answer(question=QUESTION, sentence="Nothing was measured.", unit=name, gate=gate)
+    if not points:
+        return plain
+    if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
+        return replace(plain, sentence=f"{_read(points)}; the workload does not compute: it has no demand.")
+    if all(math.isnan(point.x_ideal) for point in points):
+        return replace(plain, sentence=_published(points))
+    knee = knee_of(result)
+    number, interval = _number(knee, points, threshold)
+    subject = asked.subject
+    short = _starving(points, threshold)
+    return replace(
+        plain,
+        sentence=_sentence(subject, name, knee, number, result),
+        number=number,
+        interval=interval,
+        threshold=threshold,
+        limit=show_limit(short) if short else "",
+        advice=_advice(short, asked.wanted, threshold) if short else "",
+        notes=_notes(points),
+    )
+
+
+def accelerator_of(result: RunResult) -> str:
+    """The accelerator's name without its maker: `H100`, or `accelerator` where it has none."""
+    name = str(result.workload.get("accelerator", {}).get("name") or "accelerator")
+    article, _, noun = name.partition(" ")
+    noun = noun if article in ("a", "an", "an NVIDIA") and noun else name
+    return noun.removeprefix("NVIDIA ").removeprefix("AMD ")
+
+
+def named(count: float, name: str) -> str:
+    """Accelerators as text: `1 A100`, `2 A100s`, `0.09 of an H100`, `2 V100s 32 GB`."""
+    if 0 < count < 0.995:
+        article = "an" if re.match(r"[aeiouAEFHILMNORSX](?![a-z])|[aeiou]", name) else "a"
+        return f"{count:.2g} of {article} {name}"
+    whole = f"{whole_accelerators(count):,}"
+    if whole == "1":
+        return f"1 {name}"
+    # The plural s goes to the noun, before a size or addition.
+    return f"{whole} " + re.sub(r"( [0-9]+ GB| in .*)?$", r"s\1", name, count=1)
+
+
+def feeds(name: str, number: float | None, fed: int, starved: int | None) -> str:
+    """`feeds 3 A100s`, `feeds 0.4 of an A100`, `feeds 3 to 5 A100s`, of counts that were fed and starved."""
+    if number is not None and (number < 1 or starved == fed + 1):
+        return f"feeds {named(number, name)}"
+    if starved is None:
+        return f"feeds at least {named(fed, name)}"
+    return f"feeds {fed} to {named(starved - 1, name)}" if fed else f"feeds fewer than {named(starved, name)}"
+
+
+def _number(
+    knee: Knee, points: Sequence[Point], threshold: float
+) -> tuple[float | None, tuple[float, float | None] | None]:
+    """The accelerators that are fed, and the ends between which that is known."""
+    low, high = fed_range(knee)
+    share = _share_of_one(points)
+    if knee.n_au is not None:
+        return knee.n_au, knee.interval
+    if share is not None and not low:
+        # Less than one is fed, or the client kept the storage from showing more.
+        exact = not any(held(point) for point in points)
+        return share, (share, share if exact else high)
+    if low:
+        return float(low), (float(low), high)
+    return None, (0.0, high) if high else None
+
+
+def _share_of_one(points: Sequence[Point]) -> float | None:
+    """The demand of one accelerator that all ranks together got, where that is less than 1."""
+    most = max(usable(points) or points, key=lambda point: point.samples_per_second)
+    share = most.samples_per_second / most.ideal_samples_per_second * most.ranks
+    return share if 0 < share < 0.995 and math.isfinite(share) else None
+
+
+def _sentence(subject: str, name: str, knee: Knee, number: float | None, result: RunResult) -> str:
+    threshold, points = threshold_of(result), result.points
+    demand = f"{100 * threshold:.3g} % of {'its' if (number or 2) < 2 else 'their'} demand"
+    used = usable(points) or points
+    what = _read(points) if len({point.ranks for point in points}) == 1 else ""
+    because = f": {what}" if what else ""
+    if knee.kind == "knee" and number is not None and knee.interval:
+        low, high = (_count(end) for end in knee.interval)
+        text = f"{subject} feeds {named(number, name)} (between {low} and {high}, 95 % sure) at {demand}"
+        if knee.n_saturation is not None:
+            text += f"; throughput saturates at {show_rate(knee.n_saturation * asked_rate(used))}"
+        return f"{text}."
+    if number is not None and number < 0.995:
+        most = max(used, key=lambda point: point.bytes_per_second)
+        rate = f"{_read([most])}, and 1 asks for {show_rate(asked_rate([most]))}"
+        client = " at least" if any(held(point) for point in points) else ""
+        return f"{subject} feeds{client} {named(number, name)}: {rate}."
+    if knee.kind == "beyond" and knee.fed:
+        because = because or ": the largest count that was run"
+        return f"{subject} feeds at least {named(knee.fed, name)} at {demand}{because}."
+    if knee.kind == "below" and knee.starved:
+        most = min(used, key=lambda point: point.ranks)
+        return f"{subject} does not feed {named(knee.starved, name)} at {demand}: {_read([most])}."
+    if knee.kind == "at-least":
+        starving = [point for point in points if held(point)]
+        where = ", ".join(map(str, sorted({point.ranks for point in starving})))
+        kinds = dict.fromkeys(LIMIT_NAMES[point.bound.kind] for point in starving if point.bound)
+        because = f": at {where} processes the limit was {' and '.join(kinds)}, not the storage"
+    elif not because:
+        because = ": the runs contradict each other or are too few"
+    if knee.fed:
+        fewer = f" and fewer than {knee.starved:,}" if knee.starved else ""
+        return f"{subject} feeds at least {named(knee.fed, name)}{fewer} at {demand}{because}."
+    if knee.starved:
+        return f"{subject} feeds fewer than {named(knee.starved, name)} at {demand}{because}."
+    return f"Whether {subject[0].lower()}{subject[1:]} feeds {named(1, name)} is not known{because}."
+
+
+def _read(points: Sequence[Point]) -> str:
+    """What the runs of one count measured: `4 processes read 6.4 GB/s, 99.2 % of their demand, AU 98.9 %`."""
+    ranks = points[-1].ranks
+    mean = sum(point.bytes_per_second for point in points) / len(points)
+    processes = "1 process" if ranks == 1 else f"{ranks:,} processes"
+    text = f"{processes} read {show_rate(mean)}"
+    point = points[-1]
+    if not math.isfinite(point.ideal_samples_per_second) or not point.ideal_samples_per_second > 0:
+        return text
+    share = sum(point.x_ideal for point in points) / len(points)
+    return f"{text}, {100 * share:.3g} % of {'its' if ranks == 1 else 'their'} demand, {show_au(point)}"
+
+
+def _published(points: Sequence[Point]) -> str:
+    """What an import says whose rates cannot be computed."""
+    known = [point for point in points if point.au_published is not None]
+    if not known:
+        return "What was published tells no rate."
+    ranks, au = known[0].ranks, known[0].au_published or 0.0
+    return f"{ranks:,} processes had AU {100 * au:.1f} % as published, which tells no rate."
+
+
+def _starving(points: Sequence[Point], threshold: float) -> Point | None:
+    """The starved run whose limit the answer names: the storage's own where there is one."""
+    starved = [p for p in points if p.x_ideal < threshold and p.bound and p.bound.kind != "compute"]
+    by_storage = [point for point in starved if point.bound and point.bound.kind in STORAGE]
+    if by_storage:
+        return max(by_storage, key=lambda point: point.bytes_per_second)
+    return min(starved, key=lambda point: point.ranks, default=None)
+
+
+def _advice(point: Point, wanted: int | None, threshold: float) -> str:
+    """What would feed `wanted` accelerators, or else those of the run."""
+    bound = point.bound
+    assert bound is not None  # it is a starved run's
+    if wanted is not None:
+        more = lacking(point, threshold * wanted * asked_rate([point]))
+        if more or bound.kind not in CLIENT:
+            return f"To feed {wanted:,}: {more}." if more else ""
+    text = bound.help or HELPS.get(bound.kind, "")
+    return text[:1].upper() + text[1:] + "." if text else ""
+
+
+def _notes(points: Sequence[Point]) -> tuple[str, ...]:
+    """Sentences on runs that are flagged but used, and on runs that are left out."""
+    raised = [point for point in usable(points) if point.flags]
+    notes = []
+    if raised:
+        names = ", ".join(sorted({flag.name for point in raised for flag in point.flags}))
+        notes.append(f"Flagged, but used: {len(raised)} of {len(points)} runs ({names}).")
+    if usable(points) and (dropped := left_out(points)):
+        notes.append(f"Left out: {', '.join(dropped)}.")
+    return tuple(notes)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
