@@ -19,7 +19,7 @@ from emulator.units import show_rate
 NO_NUMBER = knee(None, None)
 DEMAND = 7 / 0.636 * SAMPLE_BYTES
 QUESTION = Question(
-    place=Path("/mnt/ai"), workload=load_workload("unet3d-a100"), up_to=16, seconds=60.0,
+    place=Path("/tmp"), workload=load_workload("unet3d-a100"), up_to=16, seconds=60.0,
     storage=StorageSpec(), out=Path("out"), keep=False, force=False, command=(),
 )  # fmt: skip
 CLIENT = Client(cores=2, hosts=1)
@@ -36,13 +36,13 @@ def answer(found: Knee | None, *points, trained=None) -> Answer:
     [
         (
             replace(knee(1.2, None), interval=(0.9, 1.4)),
-            "/mnt/ai feeds 1 A100 (between 0.9 and 1.4, 95 % sure)",
+            "/tmp feeds 1 A100 (between 0.9 and 1.4, 95 % sure)",
         ),
-        (replace(knee(2.9, None), interval=(2.1, 3.4)), "/mnt/ai feeds 2 A100s (between 2.1 and 3.4"),
-        (replace(knee(2.99, None), interval=(2.1, 3.4)), "/mnt/ai feeds 3 A100s (between"),
+        (replace(knee(2.9, None), interval=(2.1, 3.4)), "/tmp feeds 2 A100s (between 2.1 and 3.4"),
+        (replace(knee(2.99, None), interval=(2.1, 3.4)), "/tmp feeds 3 A100s (between"),
         (replace(NO_NUMBER, kind="below", starved=1), "does not feed 1 A100"),
         (replace(NO_NUMBER, kind="at-least", fed=1), "feeds at least 1 A100"),
-        (replace(NO_NUMBER, kind="at-least", fed=None), "Whether /mnt/ai feeds 1 A100 is not known"),
+        (replace(NO_NUMBER, kind="at-least", fed=None), "Whether /tmp feeds 1 A100 is not known"),
         (replace(NO_NUMBER, kind="not-identifiable", fed=4, starved=9), "at least 4 A100s and fewer than 9"),
         (replace(NO_NUMBER, kind="not-identifiable", fed=None, starved=9), "feeds fewer than 9 A100s"),
     ],

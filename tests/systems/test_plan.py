@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from synthetic_results import plain_sweep, shaped_sweep
 
 import emulator
-from emulator.analysis.knee import asked
+from emulator.analysis.knee import asked_rate
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.plugins.systems.limits import soft_count, soft_utilization
@@ -105,7 +105,7 @@ def test_a_sweep_answers_for_its_own_workload_and_by_bytes_for_others(tmp_path):
     out = written(tmp_path / "sweep", sweep)
     own, other = plan(["unet3d-a100", "resnet50-h100"], out).feeds
     knee = emulator.find_knee(sweep.points)
-    times = asked(sweep.points) / load_workload("unet3d-a100").demand
+    times = asked_rate(sweep.points) / load_workload("unet3d-a100").demand
     assert own.knee == pytest.approx(knee.n_au * times)
     assert own.interval == pytest.approx([end * times for end in knee.interval])
     each = load_workload("unet3d-a100").demand / load_workload("resnet50-h100").demand
