@@ -34,10 +34,7 @@ def answer(found: Knee | None, *points, trained=None) -> Answer:
 @pytest.mark.parametrize(
     ("found", "part"),
     [
-        (
-            replace(knee(1.2, None), interval=(0.9, 1.4)),
-            "/tmp feeds 1 A100 (between 0.9 and 1.4, 95 % sure)",
-        ),
+        (replace(knee(1.2, None), interval=(0.9, 1.4)), "/tmp feeds 1 A100 (between 0.9 and 1.4, 95 % sure)"),
         (replace(knee(2.9, None), interval=(2.1, 3.4)), "/tmp feeds 2 A100s (between 2.1 and 3.4"),
         (replace(knee(2.99, None), interval=(2.1, 3.4)), "/tmp feeds 3 A100s (between"),
         (replace(NO_NUMBER, kind="below", starved=1), "does not feed 1 A100"),
