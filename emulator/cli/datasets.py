@@ -12,6 +12,7 @@ from emulator import live
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
 from emulator.dataset.sizes import needed_data
+from emulator.dataset.verify import EXTRA
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.run.verify import Checking
 from emulator.run.verify import verify as check
@@ -63,10 +64,10 @@ def verify(
         )
     if checked.left:
         few = "is" if len(checked.left) == 1 else "are"
-        raise DatasetError(
-            f"{counted(len(checked.left), 'file')} of {folder} {few} wrong",
-            "feedrate verify --repair makes them again, where feedrate made them",
-        )
+        hint = "feedrate verify --repair makes them again, where feedrate made them"
+        if repair_ and all(fault.what == EXTRA for fault in checked.left):
+            hint = "move away what is not in the manifest"
+        raise DatasetError(f"{counted(len(checked.left), 'file')} of {folder} {few} wrong", hint)
 
 
 def datasize(

@@ -21,6 +21,8 @@ from emulator.errors import DatasetError, StorageError
 from emulator.storage.base import HEAD, Store, wrong_size
 from emulator.storage.folder import FolderStore
 
+EXTRA = "extra: not in the manifest"
+
 
 def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> str:
     """Return why the files cannot be the sample, judged by size and head; empty if they can.
@@ -159,4 +161,4 @@ def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault
     if share == 0:
         found.append(store.names(without=frozenset(leaves)))
     extra = (n for n in chain.from_iterable(found) if plan.index_of(n) is None and not is_record(n))
-    return [Fault(name, "extra: not in the manifest") for name in sorted(extra)]
+    return [Fault(name, EXTRA) for name in sorted(extra)]

@@ -87,6 +87,13 @@ def test_repair_counts_no_leftover_that_it_removed(data: Path, tmp_path: Path) -
     assert done.status == 0 and not left.exists(), done.err
 
 
+def test_repair_does_not_advise_itself_where_a_file_of_others_is_left(data: Path, tmp_path: Path) -> None:
+    (data / "notes.txt").write_text("mine")
+    done = run(tmp_path, "verify", data, "--repair")
+    assert done.status == 3 and (data / "notes.txt").exists()
+    assert "move away" in done.one_line() and "--repair" not in done.one_line()
+
+
 def left_by_a_killed_process(data: Path, path: Path) -> Path:
     """A temporary file of `path`, and the lock of the process that wrote it."""
     with subprocess.Popen(["true"]) as process:

@@ -38,22 +38,24 @@ def environment(tmp_path_factory):
             time.sleep(0.1)
 
 
+def scheduled(environment, folder: Path, *words: object) -> str:
+    """What a command of Slurm printed."""
+    done = subprocess.run(
+        list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
 def submit(environment, folder: Path, *words: object) -> str:
     """Submit, wait for the end, and return what the job printed."""
-    done = subprocess.run(
-        ["sbatch", "--parsable", *map(str, words)],
-        cwd=folder, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    job = done.stdout.strip()
-    deadline = time.monotonic() + 120
+    return ended(environment, folder, scheduled(environment, folder, "sbatch", "--parsable", *words))
+
+
+def ended(environment, folder: Path, job: str) -> str:
+    """Wait for the end of a job, and return what it printed."""
+    deadline = time.monotonic() + 150
     while time.monotonic() < deadline:
-        state = subprocess.run(
-            ["squeue", "-h", "-j", job, "-o", "%T"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.strip()
+        state = scheduled(environment, folder, "squeue", "-h", "-j", job, "-o", "%T")
         if not state:
             return (folder / f"feedrate-{job}.log").read_text()
         time.sleep(0.5)
@@ -70,6 +72,42 @@ def test_the_batch_file_runs_as_it_stands(environment, tiny, tmp_path, nodes):
     alone, together = read_result(out).points
     assert (alone.ranks, together.ranks) == (1, 2 * nodes), said
     assert [share.ranks for share in together.hosts] == [2] * nodes, said
+
+
+SWEEP = ("--ntasks-per-node=2", ROOT / "launch" / "slurm.sbatch")
+SLOW = ("--workload", "unet3d-tiny", "--loader", "direct", "--set", "accelerator.step_seconds=0.2")
+
+
+def begun(environment, folder: Path, data: Path) -> tuple[str, Path]:
+    """Submit a sweep of four counts, and return its job and its OUT when it has its first point."""
+    words = ("--nodes", 2, *SWEEP, data, *SLOW, "--counts", "1,2,3,4", "--steps", 20)
+    job = scheduled(environment, folder, "sbatch", "--parsable", *words)
+    out, deadline = folder / f"feedrate-{job}", time.monotonic() + 120
+    while not (out / "run.json").exists() or not read_result(out).points:
+        assert time.monotonic() < deadline, (folder / f"feedrate-{job}.log").read_text()
+        time.sleep(0.2)
+    return job, out
+
+
+def test_a_requeued_job_resumes(environment, tiny, tmp_path):
+    job, out = begun(environment, tmp_path, tiny)
+    first = read_result(out).points[0]
+    scheduled(environment, tmp_path, "scontrol", "requeue", job)
+    scheduled(environment, tmp_path, "scontrol", "update", f"JobId={job}", "StartTime=now")
+    said = ended(environment, tmp_path, job)
+    result = read_result(out)
+    assert result.status == "complete", said
+    assert [point.ranks for point in result.points] == [1, 2, 3, 4] and result.points[0] == first, said
+
+
+def test_what_scancel_ended_is_resumed_by_sbatch(environment, tiny, tmp_path):
+    job, out = begun(environment, tmp_path, tiny)
+    scheduled(environment, tmp_path, "scancel", job)
+    ended(environment, tmp_path, job)
+    assert read_result(out).status == "incomplete"
+    said = submit(environment, tmp_path, "--nodes", 2, *SWEEP, "--resume", out)
+    result = read_result(out)
+    assert (result.status, len(result.points)) == ("complete", 4), said
 
 
 def srun(environment, *words: object) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -58,6 +59,8 @@ class RadosStore(ObjectStore):
                 f"the Ceph cluster of {self.source()} cannot be reached: {_words(error)}",
                 "check ?conf=FILE&user=client.NAME, its keyring and ceph status",
             ) from None
+        # A librados that is still connected when its process ends may abort it.
+        weakref.finalize(self, _shut_down, self._cluster, os.getpid())
         try:
             self._pool = self._cluster.open_ioctx(place.bucket)
         except rados.ObjectNotFound:
@@ -166,6 +169,11 @@ class RadosStore(ObjectStore):
                 self.ask(f"cannot remove {key}", partial(self._pool.remove_object, key))
             except rados.ObjectNotFound:
                 continue
+
+
+def _shut_down(cluster: rados.Rados, process: int) -> None:
+    if os.getpid() == process:  # a forked child does not own the connections
+        cluster.shutdown()
 
 
 def _piece(key: str, number: int) -> str:
