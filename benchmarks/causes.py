@@ -23,7 +23,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ import namespaces
 import psutil
 from processes import AS_ROOT, evict, feedrate
 
-from emulator.analysis.bound import LIMIT_NAMES
 from emulator.launch.scratch import ranks_in
 from emulator.record.out import read_result
 from emulator.record.result import CLIENT as CLIENT_KINDS
@@ -309,146 +307,73 @@ def step(seconds: float) -> tuple[object, ...]:
     return ("--set", f"accelerator.step_seconds={seconds}")
 
 
-FAST = {
-    True: ("--cache", "warm", *step(0.002), "--steps", 2000),
-    False: ("--cache", "warm", *step(0.02), "--steps", 120),
-}
+def shaped(how: str) -> tuple[str, ...]:
+    return ("--storage", f"shaped:{how}")
+
+
+WARM = ("--cache", "warm")
+FAST = {True: (*WARM, *step(0.002), "--steps", 2000), False: (*WARM, *step(0.02), "--steps", 120)}
 """2 GB/s a rank of the direct loader, 200 MB/s of the torch loader."""
 STAY = ("--set", "access.refill=persistent")
 """Workers that are started anew in each epoch of a second or two would be a limit of their own."""
 ONE_SAMPLE = ("--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1")
-LATE = ("--storage", "shaped:2GB/s,40ms", *ONE_SAMPLE, *step(0.012))
+LATE = (*shaped("2GB/s,40ms"), *ONE_SAMPLE, *step(0.012))
 """A storage that takes its time for each request, and has room for many."""
-
-ONE = ("--set", "loader.workers=1")
-BARRIERS = ("--set", "training.sync=step")
+ONE, BARRIERS = ("--set", "loader.workers=1"), ("--set", "training.sync=step")
 STORAGE, CLIENT, QUOTA = ("bandwidth", "storage", "iops", "metadata"), ("client-cpu",), ("cpu-quota",)
 BANDWIDTH, TOO_FEW = ("bandwidth",), ("latency", "loader")
 
+# fmt: off
 CASES = (
     Case("nothing", ("compute",), ("-n", 1, "--steps", 80)),
     Case("nothing, hogs of nice 19", ("compute",), ("-n", 1, "--steps", 80), trouble=hog_nice(19)),
-    Case("shaped storage", BANDWIDTH, ("-n", 4, "--storage", "shaped:160MB/s", "--steps", 60)),
-    Case("shaped storage, 1 rank", BANDWIDTH, ("-n", 1, "--storage", "shaped:40MB/s", "--steps", 50)),
-    Case(
-        "shaped storage, barriers",
-        BANDWIDTH,
-        ("-n", 3, "--storage", "shaped:150MB/s", "--steps", 60, *BARRIERS),
-    ),
-    Case(
-        "shaped storage, hogs of nice 19",
-        BANDWIDTH,
-        ("-n", 3, "--storage", "shaped:120MB/s", "--steps", 60),
-        trouble=hog_nice(19),
-    ),
+    Case("shaped storage", BANDWIDTH, ("-n", 4, *shaped("160MB/s"), "--steps", 60)),
+    Case("shaped storage, 1 rank", BANDWIDTH, ("-n", 1, *shaped("40MB/s"), "--steps", 50)),
+    Case("shaped storage, barriers", BANDWIDTH, ("-n", 3, *shaped("150MB/s"), "--steps", 60, *BARRIERS)),
+    Case("shaped storage, hogs of nice 19", BANDWIDTH, ("-n", 3, *shaped("120MB/s"), "--steps", 60),
+         trouble=hog_nice(19)),
     Case("capped device", BANDWIDTH, ("-n", 3, "--steps", 40), before=lambda: device(80 * 10**6)),
-    Case(
-        "capped device, barriers",
-        BANDWIDTH,
-        ("-n", 2, "--steps", 40, *BARRIERS),
-        before=lambda: device(60 * 10**6),
-    ),
-    Case(
-        "storage stalls for 2 s",
-        STORAGE,
-        ("-n", 2, "--storage", "shaped:400MB/s", "--steps", 80),
-        trouble=later(0.0, stall(2.0, 2.0)),
-    ),
-    Case(
-        "storage stalls for 2 s, barriers",
-        STORAGE,
-        ("-n", 3, "--storage", "shaped:400MB/s", "--steps", 80, *BARRIERS),
-        trouble=later(0.0, stall(2.0, 2.0)),
-    ),
+    Case("capped device, barriers", BANDWIDTH, ("-n", 2, "--steps", 40, *BARRIERS),
+         before=lambda: device(60 * 10**6)),
+    Case("storage stalls for 2 s", STORAGE, ("-n", 2, *shaped("400MB/s"), "--steps", 80),
+         trouble=later(0.0, stall(2.0, 2.0))),
+    Case("storage stalls for 2 s, barriers", STORAGE, ("-n", 3, *shaped("400MB/s"), "--steps", 80, *BARRIERS),
+         trouble=later(0.0, stall(2.0, 2.0))),
     Case("stress-ng --cpu 4", CLIENT, ("-n", 2), fast=True, trouble=hog("--cpu", 4)),
     Case("stress-ng --cpu 8, barriers", CLIENT, ("-n", 2, *BARRIERS), fast=True, trouble=hog("--cpu", 8)),
     Case("stress-ng in another cgroup", CLIENT, ("-n", 2), fast=True, trouble=hog_in_cgroup()),
     Case("hogs of nice -5", CLIENT, ("-n", 2), fast=True, trouble=hog_nice(-5)),
-    Case(
-        "stress-ng beside shaped storage with room",
-        CLIENT,
-        ("-n", 2, "--storage", "shaped:4GB/s"),
-        fast=True,
-        trouble=hog("--cpu", 8),
-    ),
-    Case(
-        "too many ranks",
-        CLIENT,
-        ("-n", 12, "--cache", "warm", *STAY, *step(0.003), "--steps", 600),
-        loaders=("direct",),
-    ),
+    Case("stress-ng beside shaped storage with room", CLIENT, ("-n", 2, *shaped("4GB/s")), fast=True,
+         trouble=hog("--cpu", 8)),
+    Case("too many ranks", CLIENT, ("-n", 12, *WARM, *STAY, *step(0.003), "--steps", 600),
+         loaders=("direct",)),
     Case("too many ranks", CLIENT, ("-n", 6), fast=True, loaders=("torch",)),
     Case("CPU quota of 0.4", QUOTA, ("-n", 2), fast=True, before=lambda: quota(0.4)),
     Case("CPU quota of 0.6, barriers", QUOTA, ("-n", 2, *BARRIERS), fast=True, before=lambda: quota(0.6)),
-    Case(
-        "a straggler without a core, barriers",
-        CLIENT,
-        ("-n", 3, *BARRIERS),
-        fast=True,
-        trouble=pinned_among_hogs,
-    ),
-    Case(
-        "one reader",
-        ("loader",),
-        ("-n", 1, "--cache", "warm", *ONE, *step(0.0005), "--steps", 2000),
-        loaders=("direct",),
-    ),
-    Case(
-        "one reader",
-        ("loader",),
-        ("-n", 1, "--cache", "warm", *ONE, *step(0.002), "--steps", 500),
-        loaders=("torch",),
-    ),
+    Case("a straggler without a core, barriers", CLIENT, ("-n", 3, *BARRIERS), fast=True,
+         trouble=pinned_among_hogs),
+    Case("one reader", ("loader",), ("-n", 1, *WARM, *ONE, *step(0.0005), "--steps", 2000),
+         loaders=("direct",)),
+    Case("one reader", ("loader",), ("-n", 1, *WARM, *ONE, *step(0.002), "--steps", 500), loaders=("torch",)),
     Case("one reader, latency", TOO_FEW, ("-n", 2, *LATE, *ONE, "--steps", 120)),
-    Case(
-        "tiny window, latency",
-        TOO_FEW,
-        ("-n", 2, *LATE, "--steps", 120, "--set", "loader.prefetch=1", "--set", "loader.workers=4"),
-        loaders=("direct",),
-    ),
+    Case("tiny window, latency", TOO_FEW, ("-n", 2, *LATE, "--steps", 120, "--set", "loader.prefetch=1",
+         "--set", "loader.workers=4"), loaders=("direct",)),
     Case("device of 600 IOPS", ("iops",), ("-n", 4, "--steps", 40), before=lambda: device(0, 0.0005, 0, 600)),
-    Case(
-        "device of 12 ms",
-        ("latency",),
-        ("-n", 1, "--steps", 40),
-        before=lambda: device(0, 0.012),
-        loaders=("torch",),
-    ),
-    Case(
-        "device of 12 ms, enough requests in flight",
-        ("compute",),
-        ("-n", 1, "--steps", 40),
-        before=lambda: device(0, 0.012),
-        loaders=("direct",),
-    ),
+    Case("device of 12 ms", ("latency",), ("-n", 1, "--steps", 40), before=lambda: device(0, 0.012),
+         loaders=("torch",)),
+    Case("device of 12 ms, enough requests in flight", ("compute",), ("-n", 1, "--steps", 40),
+         before=lambda: device(0, 0.012), loaders=("direct",)),
     Case("files open late", ("metadata",), ("-n", 2, "--steps", 40), before=lambda: late_opens(0.1)),
-    Case(
-        "half-warm device",
-        ("memory",),
-        ("-n", 3, "--steps", 40, "--cache", "warm"),
-        before=lambda: device(20 * 10**6, cached=0.75),
-    ),
-    Case(
-        "neighbour on the device",
-        STORAGE,
-        ("-n", 3, "--steps", 60),
-        trouble=neighbour,
-        before=lambda: device(160 * 10**6, 0),
-        flag="neighbour",
-    ),
-    Case(
-        "a rank stopped for 60 %",
-        ("straggler",),
-        ("-n", 3, "--steps", 80, *BARRIERS),
-        trouble=later(0.0, stopped),
-    ),
-    Case(
-        "slow link of one host",
-        ("client-link",),
-        (*step(0.4), "--steps", 20),
-        before=lambda: hosts(4, "80mbit"),
-    ),
+    Case("half-warm device", ("memory",), ("-n", 3, "--steps", 40, *WARM),
+         before=lambda: device(20 * 10**6, cached=0.75)),
+    Case("neighbour on the device", STORAGE, ("-n", 3, "--steps", 60), trouble=neighbour,
+         before=lambda: device(160 * 10**6, 0), flag="neighbour"),
+    Case("a rank stopped for 60 %", ("straggler",), ("-n", 3, "--steps", 80, *BARRIERS),
+         trouble=later(0.0, stopped)),
+    Case("slow link of one host", ("client-link",), (*step(0.4), "--steps", 20),
+         before=lambda: hosts(4, "80mbit")),
 )
+# fmt: on
 
 
 def run(case: Case, loader: str, number: int) -> dict[str, object]:
@@ -471,7 +396,6 @@ def run(case: Case, loader: str, number: int) -> dict[str, object]:
         if "--" in front:  # an agent takes one line
             place = front.index("--")
             command = [*front[:place], shlex.join([*front[place + 1 :], *map(str, words)])]
-        began = time.monotonic()
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
         )
@@ -488,22 +412,15 @@ def run(case: Case, loader: str, number: int) -> dict[str, object]:
         if process.returncode:
             raise SystemExit(f"{case.name}, {loader}: {said}")
     (point,) = read_result(out).points
-    return {**facts(point), "wall": round(time.monotonic() - began, 1)}
-
-
-CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "barrier")
+    return facts(point)
 
 
 def facts(point: Point) -> dict[str, object]:
-    """Return the limit that a point names, and its shares."""
+    """Return the limit that a point names, and its evidence."""
     assert point.bound is not None
-    lost = point.starved
     return {
         "kind": point.bound.kind,
-        "host": point.bound.host,
         "x_ideal": round(point.x_ideal, 3),
-        "seconds": round(point.seconds, 1),
-        "shares": {} if lost is None else {cause: round(getattr(lost, cause), 3) for cause in CAUSES},
         "flags": sorted(flag.name for flag in point.flags),
         "evidence": point.bound.evidence,
     }
@@ -548,18 +465,11 @@ def main() -> None:
                     sys.exit(75)
                 found = run(case, loader, number)
                 right = found["kind"] in case.limit and case.flag in ("", *found["flags"])
-                row = {
-                    "case": case.name,
-                    "loader": loader,
-                    "number": number,
-                    "limit": case.limit,
-                    "right": right,
-                    **found,
-                }
+                known_limit = {"case": case.name, "loader": loader, "number": number, "limit": case.limit}
+                row = {**known_limit, "right": right, **found}
                 with options.log.open("a") as log:
                     log.write(json.dumps(row) + "\n")
-                shown = {key: value for key, value in found.items() if key not in ("evidence", "flags")}
-                print("right" if right else "WRONG", case.name, loader, shown, sep=" | ", flush=True)
+                print("right" if right else "WRONG", case.name, loader, found["kind"], sep=" | ", flush=True)
 
 
 def leave_group() -> None:
@@ -570,50 +480,27 @@ def leave_group() -> None:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The confusion matrix, and every cause."""
-    matrix = Counter((row["limit"][0], row["kind"]) for row in rows)
-    right = sum(row["right"] for row in rows)
+    """Every cause, with what was named for it."""
     clients = [row for row in rows if row["limit"][0] in CLIENT_KINDS]
     blamed = sum(row["kind"] in STORAGE for row in clients)
+    right = sum(row["right"] for row in rows)
     lines = [
-        "# Who is blamed: runs whose limit is known",
+        f"{right} of {len(rows)} runs name the known limit. Of {len(clients)} whose limit is the client or its "
+        f"settings, {blamed} blame the storage.",
         "",
-        "    python benchmarks/causes.py && python benchmarks/causes.py --table results/causes.md",
-        "",
-        f"{len(rows)} real runs of about 5 s on two cores, one after the other; {right} "
-        f"({right / max(1, len(rows)):.1%}) name the known limit.",
-        f"Of {len(clients)} whose limit is the client or its settings, {blamed} blame the storage.",
-        "",
-        "| known limit | " + " | ".join(KINDS) + " |",
-        "|---" * (len(KINDS) + 1) + "|",
+        "| cause | torch | X/X_ideal | direct | X/X_ideal |",
+        "|---" * 5 + "|",
     ]
-    for kind in KINDS:
-        if any(matrix[kind, other] for other in KINDS):
-            cells = " | ".join(str(matrix[kind, other] or "") for other in KINDS)
-            lines.append(f"| {kind} | {cells} |")
-    heads = ("cause", "loader", "named", "right", "X/X_ideal", "what starved the accelerators")
-    lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name, loader in dict.fromkeys((row["case"], row["loader"]) for row in rows):
-        same = [row for row in rows if (row["case"], row["loader"]) == (name, loader)]
-        lines.append(f"| {name} | {loader} | {' | '.join(summary(same))} |")
+    for name in dict.fromkeys(row["case"] for row in rows):
+        cells = [name]
+        for loader in ("torch", "direct"):
+            same = [row for row in rows if (row["case"], row["loader"]) == (name, loader)]
+            named = ", ".join(sorted({row["kind"] for row in same}))
+            right = f" {sum(row['right'] for row in same)}/{len(same)}" if same else ""
+            mean = f"{sum(row['x_ideal'] for row in same) / len(same):.2f}" if same else ""
+            cells += [named + right, mean]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-KINDS = tuple(LIMIT_NAMES)
-
-
-def summary(same: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """The last columns of the table for runs of one case and loader."""
-    shares: Counter[str] = Counter()
-    for row in same:
-        shares.update(row["shares"])
-    total = sum(shares.values()) or 1.0
-    most = [f"{cause} {share / total:.0%}" for cause, share in shares.most_common(3) if share > 0.05 * total]
-    x = sum(row["x_ideal"] for row in same) / len(same)
-    right = sum(row["right"] for row in same)
-    named = ", ".join(Counter(row["kind"] for row in same))
-    lost = ", ".join(most) if x < 0.95 else ""
-    return named, f"{right} of {len(same)}", f"{x:.2f}", lost
 
 
 if __name__ == "__main__":

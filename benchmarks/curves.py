@@ -50,19 +50,18 @@ class Curve:
         return float(between[np.flatnonzero(efficiency >= threshold)[-1]])
 
 
+Form = Callable[[Floats, float], Floats]
+"""Efficiency of N processes, by N and the limit C."""
+
+
 def roofline(n: Floats, limit: float) -> Floats:
     """min(N, C)."""
     return np.minimum(1.0, limit / n)
 
 
-def soft(p: float) -> Callable[[Floats, float], Floats]:
+def soft(p: float) -> Form:
     """(N^-p + C^-p)^(-1/p): a limit that is felt before it is reached."""
     return lambda n, limit: np.power(1 + np.power(n / limit, p), -1 / p)
-
-
-def usl(n: Floats, limit: float) -> Floats:
-    """Universal scalability law (Gunther 1993): 1 / (1 + a (N - 1) + b N (N - 1))."""
-    return 1 / (1 + 0.05 / limit * (n - 1) + 0.06 / limit**2 * n * (n - 1))
 
 
 def mva(n: Floats, limit: float) -> Floats:
@@ -81,129 +80,69 @@ def mva(n: Floats, limit: float) -> Floats:
     return out
 
 
-def collapse(n: Floats, limit: float) -> Floats:
-    """A hard limit that shrinks beyond it: min(N, C / (1 + (N / C - 1) / 2))."""
-    return np.minimum(1.0, limit / (1 + 0.5 * np.maximum(0, n / limit - 1)) / n)
-
-
-def strong_usl(n: Floats, limit: float) -> Floats:
-    """Coherency alone: throughput falls soon after its peak."""
-    return 1 / (1 + 0.3 / limit**2 * n * (n - 1))
-
-
-def tanh(n: Floats, limit: float) -> Floats:
-    """(C / N) tanh(N / C)."""
-    return limit / n * np.tanh(n / limit)
-
-
-def exponential(n: Floats, limit: float) -> Floats:
-    """(C / N) (1 - exp(-N / C)): slow to saturate."""
-    return limit / n * -np.expm1(-n / limit)
-
-
-def overhead(n: Floats, limit: float) -> Floats:
-    """A process alone gets 97 %."""
-    return 0.97 * roofline(n, limit)
-
-
-def latency(n: Floats, limit: float) -> Floats:
-    """1.2 % lost per e-fold, and a hard limit."""
-    return (1 - 0.012 * np.log(n)) * roofline(n, limit)
-
-
-def two_steps(n: Floats, limit: float) -> Floats:
-    """A first limit costs 5 % from 0.4 C on, a second one is hard."""
-    return np.where(n > 0.4 * limit, 0.95, 1.0) * roofline(n, limit)
-
-
-def cache_bump(n: Floats, limit: float) -> Floats:
-    """A cache that helps at other counts than 0.35 C: a dip of 4 % there."""
-    return roofline(n, limit) * (1 - 0.04 * np.exp(-((np.log(n / (0.35 * limit)) / 0.3) ** 2)))
-
-
-def root(n: Floats, limit: float) -> Floats:
-    """Beyond the limit throughput still grows, as the root of N."""
-    return np.minimum(1.0, np.sqrt(limit / n))
-
-
-def cliff(left: float) -> Callable[[Floats, float], Floats]:
-    """Everything up to C processes, the share `left` from there on."""
-    return lambda n, limit: np.where(n > limit, left, 1.0)
-
-
-def plateau(level: float) -> Callable[[Floats, float], Floats]:
-    """Falls to `level` at C and to 0.3 at 4 C: two limits."""
-    return lambda n, limit: np.where(n > 4 * limit, 0.3, np.where(n > limit, level, 1.0))
-
-
-def sunk(n: Floats, limit: float) -> Floats:
-    """Falls smoothly to 0.86 about C, and at 4 C to 0.3."""
-    return np.where(n > 4 * limit, 0.3, 0.86 + 0.14 / (1 + np.power(n / limit, 4)))
-
-
-def hole(n: Floats, limit: float) -> Floats:
-    """Starved between 0.2 C and 0.4 C, fed again up to the hard limit: crossed three times."""
-    return np.where((n > 0.2 * limit) & (n < 0.4 * limit), 0.84, 1.0) * roofline(n, limit)
-
-
-FORMS: dict[str, Callable[[Floats, float], Floats]] = {
+FORMS: dict[str, Form] = {
     "roofline": roofline,
     "soft p=6": soft(6),
     "soft p=3": soft(3),
-    "usl": usl,
+    # Universal scalability law (Gunther 1993): 1 / (1 + a (N - 1) + b N (N - 1)).
+    "usl": lambda n, c: 1 / (1 + 0.05 / c * (n - 1) + 0.06 / c**2 * n * (n - 1)),
     "mva": mva,
-    "collapse": collapse,
+    # A hard limit that shrinks beyond it.
+    "collapse": lambda n, c: np.minimum(1.0, c / (1 + 0.5 * np.maximum(0, n / c - 1)) / n),
 }
 """Forms that systems are known to have; the search's own families come near all of them."""
 SMOOTH = FORMS | {
     "soft p=2": soft(2),
-    "usl strong": strong_usl,
-    "tanh": tanh,
-    "exponential": exponential,
-    "overhead": overhead,
-    "latency": latency,
-    "two steps": two_steps,
-    "cache bump": cache_bump,
-    "root": root,
+    # Coherency alone: throughput falls soon after its peak.
+    "usl strong": lambda n, c: 1 / (1 + 0.3 / c**2 * n * (n - 1)),
+    "tanh": lambda n, c: c / n * np.tanh(n / c),
+    # Slow to saturate.
+    "exponential": lambda n, c: c / n * -np.expm1(-n / c),
+    # A process alone gets 97 %.
+    "overhead": lambda n, c: 0.97 * roofline(n, c),
+    # 1.2 % lost per e-fold, and a hard limit.
+    "latency": lambda n, c: (1 - 0.012 * np.log(n)) * roofline(n, c),
+    # A first limit costs 5 % from 0.4 C on, a second one is hard.
+    "two steps": lambda n, c: np.where(n > 0.4 * c, 0.95, 1.0) * roofline(n, c),
+    # A cache that helps at other counts than 0.35 C: a dip of 4 % there.
+    "cache bump": lambda n, c: roofline(n, c) * (1 - 0.04 * np.exp(-((np.log(n / (0.35 * c)) / 0.3) ** 2))),
+    # Beyond the limit throughput still grows, as the root of N.
+    "root": lambda n, c: np.minimum(1.0, np.sqrt(c / n)),
 }
-BROKEN: dict[str, Callable[[Floats, float], Floats]] = {
+
+
+def cliff(left: float) -> Form:
+    """Everything up to C processes, the share `left` from there on."""
+    return lambda n, limit: np.where(n > limit, left, 1.0)
+
+
+def plateau(level: float) -> Form:
+    """Falls to `level` at C and to 0.3 at 4 C: two limits."""
+    return lambda n, limit: np.where(n > 4 * limit, 0.3, np.where(n > limit, level, 1.0))
+
+
+BROKEN: dict[str, Form] = {
     "cliff 0.8": cliff(0.8),
     "cliff 0.5": cliff(0.5),
     "cliff 0.1": cliff(0.1),
     "plateau 0.93": plateau(0.93),
     "plateau 0.86": plateau(0.86),
-    "sunk": sunk,
-    "hole": hole,
+    # Falls smoothly to 0.86 about C, and at 4 C to 0.3.
+    "sunk": lambda n, c: np.where(n > 4 * c, 0.3, 0.86 + 0.14 / (1 + np.power(n / c, 4))),
+    # Starved between 0.2 C and 0.4 C, fed again up to the hard limit: crossed three times.
+    "hole": lambda n, c: np.where((n > 0.2 * c) & (n < 0.4 * c), 0.84, 1.0) * roofline(n, c),
 }
 """Forms that no family of the search comes near."""
-
-
-def stretched(n: Floats, limit: float) -> Floats:
-    """exp(-0.3 (N / C)^1.5): always falling, ever faster."""
-    return np.exp(-0.3 * np.power(n / limit, 1.5))
-
-
-def staircase(n: Floats, limit: float) -> Floats:
-    """0.98, 0.95, 0.93, 0.75 and 0.5, from 0.2 C, 0.5 C, 0.8 C, C and 2 C on."""
-    return np.select([n > part * limit for part in (2, 1, 0.8, 0.5, 0.2)], [0.5, 0.75, 0.93, 0.95, 0.98], 1.0)
-
-
-def cut_off(n: Floats, limit: float) -> Floats:
-    """Everything up to C, then 0.7 C shared by all."""
-    return np.where(n > limit, 0.7 * limit / n, 1.0)
-
-
-def second_tier(n: Floats, limit: float) -> Floats:
-    """Beyond C, a slower tier gives each further process 40 % of its demand."""
-    return np.minimum(1.0, (limit + 0.4 * (n - limit)) / n)
-
-
-HELD_OUT: dict[str, Callable[[Floats, float], Floats]] = {
-    "stretched": stretched,
-    "staircase": staircase,
+STAIRS = ((2, 0.5), (1, 0.75), (0.8, 0.93), (0.5, 0.95), (0.2, 0.98))
+HELD_OUT: dict[str, Form] = {
+    # Always falling, ever faster.
+    "stretched": lambda n, c: np.exp(-0.3 * np.power(n / c, 1.5)),
+    "staircase": lambda n, c: np.select([n > part * c for part, _ in STAIRS], [e for _, e in STAIRS], 1.0),
     "soft p=4": soft(4),
-    "cut off": cut_off,
-    "second tier": second_tier,
+    # Everything up to C, then 0.7 C shared by all.
+    "cut off": lambda n, c: np.where(n > c, 0.7 * c / n, 1.0),
+    # Beyond C, a slower tier gives each further process 40 % of its demand.
+    "second tier": lambda n, c: np.minimum(1.0, (c + 0.4 * (n - c)) / n),
 }
 """Forms that nobody looked at while the method was made."""
 EVERY = SMOOTH | BROKEN | HELD_OUT
