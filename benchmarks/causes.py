@@ -485,8 +485,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     blamed = sum(row["kind"] in STORAGE for row in clients)
     right = sum(row["right"] for row in rows)
     lines = [
-        f"{right} of {len(rows)} runs name the known limit. Of {len(clients)} whose limit is the client or its "
-        f"settings, {blamed} blame the storage.",
+        f"{right} of {len(rows)} runs name the known limit. Of {len(clients)} whose limit is the client, "
+        f"{blamed} blame the storage.",
         "",
         "| cause | torch | X/X_ideal | direct | X/X_ideal |",
         "|---" * 5 + "|",
