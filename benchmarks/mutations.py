@@ -84,16 +84,8 @@ def replaced_source(text: str, node: ast.expr, new: str) -> str:
 
 def covered(tree: Path, tests: list[str]) -> dict[tuple[str, int], list[str]]:
     """Tests by (file, line) that they execute."""
-    words = [
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not alone and not long and not mpi",
-        "--timeout=600",
-    ]
+    marked = "not alone and not long and not mpi"
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marked, "--timeout=600"]
     words += ["--cov=emulator", "--cov-context=test", "--cov-report=", *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree), "COVERAGE_FILE": str(tree / "coverage")}
     subprocess.run([sys.executable, *words], cwd=tree, env=environment, check=False, stdout=sys.stderr)

@@ -73,7 +73,7 @@ def at_the_limit(row: Row) -> bool:
 
 
 def main() -> int:
-    print(f"# Published systems\n\n{__doc__.split(chr(10) * 2, 2)[2]}")
+    print(f"# Does `plan` know published systems?\n\n{__doc__.split(chr(10) * 2, 1)[1]}")
     (seed,) = plan(["unet3d-a100-v04"], "ai-2023-weka-6-nodes").feeds
     full = seed.fully_fed or math.nan
     low, high = soft_utilization(full, 288), min(1.0, full / 288)
@@ -81,7 +81,9 @@ def main() -> int:
         f"A23: {full:.1f} accelerators fill 45 GB/s. At 288, where its decline began, AU is {100 * low:.1f}"
     )
     print(f"(soft) to {100 * high:.0f} % (hard). The softness was chosen for this row.\n")
-    print("| row | accelerators | predicted | 95 % interval | error, % | constant, % |\n" + 6 * "|---" + "|")
+    print(
+        f"    {'storage':45} workload        hosts  count  predicted  95 % interval   error, %  constant, %"
+    )
     every = [row for row in rows() if at_the_limit(row)]
     covered, widths, errors, constants = 0, [], [], []
     for row in every:
@@ -103,10 +105,10 @@ def main() -> int:
         widths.append((high - low) / knee)
         errors.append(knee / row.accelerators - 1)
         constants.append(constant / row.accelerators - 1)
-        span = f"{low:.1f} to {high:.1f}{'' if inside else ' (outside)'}"
-        name = f"{row.storage}, {row.workload}, {row.hosts} hosts"
-        off = f"{100 * errors[-1]:+.1f} | {100 * constants[-1]:+.0f}"
-        print(f"| {name} | {row.accelerators} | {knee:.1f} | {span} | {off} |")
+        name = f"    {row.storage.replace(' ', ':')[:45]:45} {row.workload:15} {row.hosts:5}"
+        span = f"{low:.1f}-{high:.1f}{'' if inside else ' !'}"
+        off = f"{100 * errors[-1]:+8.1f} {100 * constants[-1]:+12.0f}"
+        print(f"{name} {row.accelerators:6} {knee:10.1f}  {span:15} {off}")
     width, error, constant = (100 * statistics.median(map(abs, v)) for v in (widths, errors, constants))
     print(f"\n{covered} of {len(errors)} rows are covered; median width {width:.1f} % of the count. ", end="")
     print(f"Median error {error:.1f} %, of the constant {constant:.0f} %.")

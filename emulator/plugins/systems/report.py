@@ -47,7 +47,10 @@ def setting(result: RunResult) -> str:
     if plan is None or not plan.feeds:
         return "planned by a formula; nothing was read"
     if plan.measured:
-        return "the knee of a sweep and its 95 % interval, in accelerators of each workload"
+        return (
+            "the knee of a sweep and its 95 % interval, in accelerators of each workload; of other workloads "
+            "than its own it was off by 10 % (median) in published pairs"
+        )
     return "by a formula: the knee at a hard limit, the interval from a soft one, and run-to-run variation"
 
 
