@@ -121,11 +121,12 @@ def storage_error(error: OSError, doing: str) -> StorageError:
 
 
 @contextmanager
-def storage_errors(doing: str) -> Iterator[None]:
-    """Turn an OSError of the body into the StorageError of `storage_error`."""
+def storage_errors(doing: str, path: object = None) -> Iterator[None]:
+    """Turn an OSError of the body into the StorageError of `storage_error`; `path` is what is open in it."""
     try:
         yield
     except OSError as error:
+        error.filename = error.filename or path
         raise storage_error(error, doing) from None
 
 

@@ -136,6 +136,25 @@ def open_plain(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+DOCUMENT_BYTES = 128 << 20
+"""Largest document in bytes: a result of 10,000 hosts, the log of a rank of two million steps."""
+
+
+def read_document(path: Path, most: int = DOCUMENT_BYTES, *, plain: bool = True) -> bytes:
+    """Return the content of the file `path`, which may be a pipe unless `plain`.
+
+    Every document is read here, so that none takes memory or time without limit. Raises SpecError if it has
+    more than `most` bytes, OSError.
+    """
+    data = bytearray()
+    with open_plain(path) if plain else path.open("rb") as file:
+        while len(data) <= most and (piece := file.read(1 << 20)):
+            data += piece
+    if len(data) > most:
+        raise SpecError(f"{path} has more than {show_bytes(most)}", "check whether it is the right file")
+    return bytes(data)
+
+
 def is_plain(root: Path, file: Path) -> bool:
     """Return True for a regular file below `root` that no link leads to. Raises OSError."""
     return file.is_file() and file.resolve() == root.resolve() / file.relative_to(root)
@@ -222,6 +241,12 @@ class Owner:
         """Return this process."""
         pid = os.getpid()
         return cls(host=socket.gethostname(), pid=pid, started=_start(pid), nonce=os.urandom(8).hex())
+
+    @classmethod
+    def named_in(cls, path: Path) -> Owner | None:
+        """Return the owner that the lock in the file `path` names. Raises OSError."""
+        with open_plain(path) as file:
+            return cls.read(file.read(BLOCK))
 
     @classmethod
     def read(cls, data: bytes) -> Owner | None:

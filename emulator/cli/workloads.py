@@ -10,7 +10,7 @@ import typer
 
 from emulator import live
 from emulator.config.catalog import find, names
-from emulator.config.reader import to_plain
+from emulator.config.reader import read_toml, to_plain
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
 from emulator.units import show_rate, show_seconds
@@ -32,7 +32,7 @@ def workloads(
             raise SpecError(
                 "--toml prints the file of one workload", "name it: feedrate workloads NAME --toml"
             )
-        typer.echo(find("workloads", name).read_text(), nl=False)
+        typer.echo(read_toml(find("workloads", name))[1].text, nl=False)
         return
     found = [load_workload(known) for known in (names("workloads") if name is None else [name])]
     if live.for_programs():

@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 import tomli_w
 
 from emulator.errors import SpecError, storage_errors
+from emulator.files import read_document
 from emulator.units import parse_bytes, parse_rate, parse_seconds
 
 Bytes = Annotated[int, parse_bytes]
@@ -50,6 +51,8 @@ _TOML_NAME = rf"{_TOML_KEY}(?:\s*\.\s*{_TOML_KEY})*"
 _TOML_LINE = re.compile(rf"\s*(?:(?P<table>\[\[?)\s*(?P<header>{_TOML_NAME})\s*\]|(?P<key>{_TOML_NAME})\s*=)")
 _NON_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 _LARGEST = 2**63 - 1
+TOML_BYTES = 1 << 20
+"""Largest TOML file in bytes: the parser takes a second for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,8 @@ def read_toml(path: Path, settings: Sequence[str] = ()) -> tuple[dict[str, Any],
 
     Raises SpecError, StorageError.
     """
-    with storage_errors("cannot read the file"):
-        raw = path.read_bytes()
+    with storage_errors("cannot read the file", path):
+        raw = read_document(path, TOML_BYTES, plain=False)
     try:
         text = raw.decode()
         table = tomllib.loads(text)
@@ -132,8 +135,8 @@ def read_json(path: Path) -> Any:
             raise ValueError(f"{text} is no number of JSON, or too large")
         return number
 
-    with storage_errors("cannot read the file"):
-        raw = path.read_bytes()
+    with storage_errors("cannot read the file", path):
+        raw = read_document(path)
     try:
         return json.loads(raw, parse_float=finite, parse_constant=finite)
     except (ValueError, RecursionError) as error:

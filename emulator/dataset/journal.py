@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.dataset.names import HIDDEN
+from emulator.dataset.table import TABLE_BYTES
 from emulator.files import Closing
 from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
@@ -73,7 +74,7 @@ def read_writers(store: Store) -> set[tuple[int, int]]:
 def _records(store: Store) -> Iterator[Records]:
     """The valid records of journals, those of writers too, in blocks. Raises StorageError."""
     for name in sorted(store.names(JOURNALS)):
-        data = store.get(name) or b""
+        data = store.get(name, TABLE_BYTES) or b""
         whole = data[: len(data) // RECORD.itemsize * RECORD.itemsize]
         for begin in range(0, len(whole), _AT_ONCE):
             part = whole[begin : begin + _AT_ONCE]

@@ -295,7 +295,7 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
     data = packed_table(rows, packed)
     crc = zlib.crc32(data)
     name = f"samples-{crc:08x}.npy"
-    if store.get(name) not in (None, data):
+    if store.size(name) not in (None, len(data)) or store.get(name, len(data)) not in (None, data):
         raise DatasetError(f"{store}/{name} is not feedrate's", "move it away")
     store.put(name, data)
     content |= {"table": name, "table_crc32": crc}

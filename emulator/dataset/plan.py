@@ -24,6 +24,7 @@ from emulator.dataset.formats.base import Format
 from emulator.dataset.names import TRAINING, VALIDATION, Names, Tree
 from emulator.dataset.sizes import Index, Sizes, sizes_of
 from emulator.errors import SpecError
+from emulator.files import read_document
 from emulator.units import show_bytes
 
 BYTES_VERSION = 1
@@ -85,7 +86,7 @@ class DatasetPlan:
         facts = {
             "version": BYTES_VERSION,
             "size": dataclasses.asdict(dataclasses.replace(size, cases="")),
-            "cases": hashlib.sha256(Path(size.cases).read_bytes()).hexdigest() if empirical else "",
+            "cases": hashlib.sha256(read_document(Path(size.cases))).hexdigest() if empirical else "",
             "format": self.recipe.format,
             "payload": self.recipe.payload,
             "samples_per_file": self.recipe.samples_per_file,

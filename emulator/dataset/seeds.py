@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from emulator.config.recipe import SizeSpec
 from emulator.dataset.sizes import HEADER_BYTES, SPACING, shapes_from_bytes
-from emulator.errors import DatasetError, storage_errors
-from emulator.files import replacing, write_whole
+from emulator.errors import DatasetError, SpecError, storage_errors
+from emulator.files import read_document, replacing, write_whole
 
 SEEDS_VERSION = 1
 PHANTOMS = 2
@@ -317,8 +317,8 @@ def _begin(place: Path, key: str) -> None:
     """
     told = place / "seeds.json"
     try:
-        ours = not told.is_symlink() and json.loads(told.read_bytes())["key"] == key
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        ours = not told.is_symlink() and json.loads(read_document(told))["key"] == key
+    except (FileNotFoundError, SpecError, ValueError, KeyError, TypeError):
         ours = False
     if not ours and any(place.iterdir()):
         raise DatasetError(f"{place} holds files that feedrate did not make", "move it away")
@@ -345,9 +345,9 @@ def _stamp(case: Case) -> str:
 def _kept(place: Path, key: str = "") -> list[dict[str, str]] | None:
     """The seeds that are whole in `place`; with `key`, when they were made from the source of that key."""
     try:
-        found = json.loads((place / "seeds.json").read_bytes())
+        found = json.loads(read_document(place / "seeds.json"))
         seeds: list[dict[str, str]] | None = found["seeds"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, SpecError, ValueError, KeyError, TypeError):
         return None
     if seeds is None or (key and found.get("key") != key):
         return None

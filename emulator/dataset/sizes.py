@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from emulator.config.recipe import VOXEL_BYTES, SizeSpec
 from emulator.config.workload import Workload
 from emulator.errors import SpecError, storage_errors
+from emulator.files import read_document
 
 Index = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -120,17 +122,15 @@ def case_shapes(path: Path, min_edge: int) -> Index:
     """
     axes = tuple(zip(("depth", "height", "width"), "zyx", SPACING, strict=True))
     try:
-        with (
-            storage_errors("cannot read the table of cases"),
-            path.open(newline="", encoding="utf-8") as file,
-        ):
-            rows = [
-                [
-                    math.floor(float(row[f"{axis}_voxels"]) * float(row[f"spacing_{letter}_mm"]) / target)
-                    for axis, letter, target in axes
-                ]
-                for row in csv.DictReader(file)
+        with storage_errors("cannot read the table of cases", path):
+            text = read_document(path).decode()
+        rows = [
+            [
+                math.floor(float(row[f"{axis}_voxels"]) * float(row[f"spacing_{letter}_mm"]) / target)
+                for axis, letter, target in axes
             ]
+            for row in csv.DictReader(io.StringIO(text, newline=""))
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise SpecError(
             f"{path} is no table of cases ({error})", "see datasets/kits19/seed_stats.csv"

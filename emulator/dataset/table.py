@@ -24,6 +24,7 @@ from emulator.errors import SpecError, StorageError, storage_error, storage_erro
 from emulator.files import open_plain
 from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
+from emulator.units import show_bytes
 
 ROW = np.dtype([("bytes", "<i8"), ("crc", "<u4"), ("shape", "<u4", (3,))])
 """One file: bytes of all its parts, CRC-32 over them, voxels per axis (depth, height, width)."""
@@ -31,6 +32,8 @@ ROW = np.dtype([("bytes", "<i8"), ("crc", "<u4"), ("shape", "<u4", (3,))])
 Table = NDArray[np.void]
 """Rows of dtype ROW, in index order."""
 
+TABLE_BYTES = 16 << 30
+"""Largest table or journal in bytes: a hundred million files with their names."""
 AT_ONCE = 2**20
 """Bytes of a read where all of a table is scanned."""
 ROWS_AT_ONCE = AT_ONCE // ROW.itemsize
@@ -179,10 +182,6 @@ def read_table(store: Store, name: str, crc: int) -> StoredRows:
     if stored is None:
         raise SpecError(f"its table {name} is missing")
     size, found = len(stored), 0
-    for at in range(0, size, AT_ONCE):
-        found = zlib.crc32(stored[at : min(size, at + AT_ONCE)], found)
-    if found != crc:
-        raise SpecError(f"the checksum of its table {name} is wrong")
     # A parser could be made to allocate anything; the header is compared with the only one it can be.
     head = stored[0 : min(size, _MOST_HEADER)]
     shape = re.search(rb"'shape': \((\d{1,12}),\)", head)
@@ -191,13 +190,19 @@ def read_table(store: Store, name: str, crc: int) -> StoredRows:
     rows = StoredRows(stored, len(header), files)
     if not head.startswith(header) or rows.end > size:
         raise SpecError(f"its table {name} has the wrong layout")
+    if size > TABLE_BYTES:
+        raise SpecError(f"its table {name} has more than {show_bytes(TABLE_BYTES)}")
+    for at in range(0, size, AT_ONCE):
+        found = zlib.crc32(stored[at : min(size, at + AT_ONCE)], found)
+    if found != crc:
+        raise SpecError(f"the checksum of its table {name} is wrong")
     return rows
 
 
 def _stored(store: Store, name: str) -> StoredFile | None:
     """Open the file `name`; None: it is not there. Raises StorageError."""
     if not isinstance(store, FolderStore):
-        data = store.get(name)
+        data = store.get(name, TABLE_BYTES)
         with storage_errors("cannot hold a file in memory"):
             return None if data is None else StoredFile.holding(data)
     with storage_errors("cannot read a file"), suppress(FileNotFoundError, NotADirectoryError):

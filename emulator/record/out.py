@@ -24,7 +24,7 @@ from typing import Any
 
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
-from emulator.files import Closing, Lock, Owner, in_use, is_plain, write_whole, written_by
+from emulator.files import BLOCK, Closing, Lock, Owner, in_use, is_plain, open_plain, write_whole, written_by
 from emulator.record.host import HOST, HOSTS
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
@@ -175,7 +175,7 @@ def check_out(
     with storage_errors(f"cannot look into the folder {path}"):
         holder = in_use(path / LOCK) if path.is_dir() and not held else ""
         lock = path / LOCK  # of a process alive or dead
-        before = Owner.read(lock.read_bytes()) if _is_file(lock) else None
+        before = Owner.named_in(lock) if _is_file(lock) else None
         left = {LOCK, *(file.name for file in _left_by(path, before))}
         used = path.exists() and any(entry.name not in left for entry in path.iterdir())
     if holder:
@@ -376,7 +376,8 @@ def _is_unfinished(path: Path) -> bool:
 def read_failure(path: Path) -> str:
     """Return the reason why the run ended early; empty if no rank left one."""
     try:
-        text = (path / FAILURE).read_text(encoding="utf-8", errors="replace")
+        with open_plain(path / FAILURE) as file:
+            text = file.read(BLOCK).decode(errors="replace")
     except OSError:
         return ""
     return text.removeprefix(_FAILED).strip()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, StorageError
-from emulator.files import Closing, Owner
+from emulator.files import DOCUMENT_BYTES, Closing, Owner
 from emulator.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
@@ -242,8 +242,11 @@ class Store(Storage):
         return ""
 
     @abstractmethod
-    def get(self, name: str) -> bytes | None:
-        """Return the contents of a small file or object; None if it does not exist."""
+    def get(self, name: str, most: int = DOCUMENT_BYTES) -> bytes | None:
+        """Return the contents of a file or object; None if it does not exist.
+
+        Raises SpecError if it has more than `most` bytes, StorageError.
+        """
 
     @abstractmethod
     def put(self, name: str, data: bytes | memoryview) -> None:

@@ -15,11 +15,12 @@ from pathlib import Path
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, storage_errors
 from emulator.files import (
+    DOCUMENT_BYTES,
     NEW_FILE,
     Lock,
     Owner,
     RecordFile,
-    open_plain,
+    read_document,
     sync_folder,
     temporary_name,
     write_whole,
@@ -105,9 +106,10 @@ class FolderStore(PosixStorage, Store):
             return os.stat(self.path(name))  # noqa: PTH116  a Path takes four times as long
         return None
 
-    def get(self, name: str) -> bytes | None:
-        with storage_errors("cannot read a file"), suppress(*_ABSENT), open_plain(self.root / name) as file:
-            return file.read()
+    def get(self, name: str, most: int = DOCUMENT_BYTES) -> bytes | None:
+        path = self.root / name
+        with storage_errors("cannot read a file", path), suppress(*_ABSENT):
+            return read_document(path, most)
         return None
 
     def put(self, name: str, data: bytes | memoryview) -> None:

@@ -191,7 +191,7 @@ def _own(path: Path) -> list[str] | None:
     names = {file.name for file in files} - {_OWNER}
     if not names and not any(file.stat().st_size for file in files):
         return []  # begun or almost removed, and then interrupted: it is empty
-    if (path / _OWNER).is_file() and Owner.read((path / _OWNER).read_bytes()) is not None:
+    if (path / _OWNER).is_file() and Owner.named_in(path / _OWNER) is not None:
         plain = {(written_by(name) or (name,))[0] for name in names}
         return sorted(names) if all(_SHARD.fullmatch(name) for name in plain - {MARKER}) else None
     try:

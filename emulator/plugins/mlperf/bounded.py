@@ -13,13 +13,12 @@ from typing import Any
 
 import yaml
 
-from emulator.errors import SpecError, StorageError, storage_error
+from emulator.errors import SpecError, storage_errors
+from emulator.files import DOCUMENT_BYTES, read_document
 from emulator.text import MASK, masked, names_secret
 
 YAML_BYTES = 64 * 1024
 """Largest YAML file in bytes. A configuration has a few kB; PyYAML takes a second for 100 kB."""
-JSON_BYTES = 128 * 1024 * 1024
-"""Largest JSON file in bytes. The log of a rank has about 60 bytes a step."""
 DEPTH = 32
 """Deepest nesting of tables and lists."""
 NUMBER = 1e18
@@ -55,7 +54,7 @@ def read_yaml(path: Path) -> Any:
 
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file. Raises SpecError, StorageError."""
-    return parse_json(_read_text(path, JSON_BYTES), str(path))
+    return parse_json(_read_text(path, DOCUMENT_BYTES), str(path))
 
 
 def parse_yaml(text: str, name: str) -> Any:
@@ -97,17 +96,8 @@ def _add_once(keys: set[str], key: str) -> None:
 
 def _read_text(path: Path, limit: int) -> str:
     """Return the text of a regular file of at most `limit` bytes. Raises SpecError, StorageError."""
-    try:
-        if not path.exists():
-            raise StorageError(f"there is no file {path}", "check the path")
-        if not path.is_file():
-            raise SpecError(f"{path}: not a regular file")
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise storage_error(error, "cannot read the file") from None
-    if len(data) > limit:
-        raise SpecError(f"{path}: larger than {limit} bytes", "MLPerf's and DLIO's files are smaller")
+    with storage_errors("cannot read the file", path):
+        data = read_document(path, limit)
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Self, TypeVar
 
 from emulator.config.storage import Cache, ObjectURL
-from emulator.errors import DatasetError, StorageError
+from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import Owner
 from emulator.launch.watch import storage_timeout
 from emulator.storage.base import HEAD, Appender, Blob, Draft, Store, WriteOptions, missing, wrong_size
 from emulator.storage.counts import ReadCounts, ReadStats, RetryKind
-from emulator.units import show_seconds
+from emulator.units import show_bytes, show_seconds
 
 Value = TypeVar("Value")
 
@@ -136,6 +136,11 @@ class ObjectStore(Store):
     @abstractmethod
     def length(self, key: str) -> int:
         """Return the bytes of an object. Raises `absent` and `failures`."""
+
+    def require_document(self, name: str, size: int, most: int) -> None:
+        """Raise SpecError if an object of `size` bytes is no document of at most `most` bytes."""
+        if size > most:
+            raise SpecError(f"{self.url(name)} has more than {show_bytes(most)}", "remove the object")
 
     def put_new(self, name: str, data: bytes) -> None:
         """Write a small object unless it exists. Raises StorageError.

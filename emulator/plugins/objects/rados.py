@@ -16,6 +16,7 @@ from functools import partial
 
 from emulator.config.storage import ObjectURL
 from emulator.errors import MissingError, StorageError
+from emulator.files import DOCUMENT_BYTES
 from emulator.plugins.objects.objects import ObjectBlob, ObjectStore, TransientError
 from emulator.storage.base import Entry, missing
 from emulator.units import show_seconds
@@ -116,10 +117,11 @@ class RadosStore(ObjectStore):
         except rados.NoData:
             return size
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, most: int = DOCUMENT_BYTES) -> bytes | None:
         size = self.size(name)
         if size is None:
             return None
+        self.require_document(name, size, most)
         data = bytearray(size)
         with self.open(name, size) as blob:
             blob.read_into(0, memoryview(data))

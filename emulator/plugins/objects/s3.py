@@ -16,6 +16,7 @@ from functools import partial
 
 from emulator.config.storage import ObjectURL
 from emulator.errors import DatasetError, MissingError, SpecError, StorageError
+from emulator.files import DOCUMENT_BYTES
 from emulator.plugins.objects.objects import ObjectBlob, ObjectStore, TransientError
 from emulator.storage.base import Entry, missing
 from emulator.units import show_seconds
@@ -132,12 +133,14 @@ class S3Store(ObjectStore):
     def length(self, key: str) -> int:
         return int(obstore.head(self._client, key)["size"])
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, most: int = DOCUMENT_BYTES) -> bytes | None:
+        def take() -> bytes:
+            result = obstore.get(self._client, self.key(name))
+            self.require_document(name, int(result.meta["size"]), most)
+            return bytes(result.bytes())
+
         try:
-            return self.ask(
-                f"cannot read {self.url(name)}",
-                lambda: bytes(obstore.get(self._client, self.key(name)).bytes()),
-            )
+            return self.ask(f"cannot read {self.url(name)}", take)
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
                 raise self._no_bucket() from None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.config.catalog import content_folder, names
 from emulator.config.workload import Workload, load_workload
-from emulator.errors import SpecError, storage_error
+from emulator.errors import SpecError, storage_errors
+from emulator.files import read_document
 from emulator.report.figure import short
 from emulator.units import show_rate
 
@@ -117,10 +119,9 @@ def load_reference(name: str) -> tuple[list[Entry], list[PublishedFigure]]:
     if not path.is_file():
         raise SpecError(f"there is no table of published figures {name!r}", "known: " + ", ".join(known))
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise storage_error(error, "cannot read the published figures") from None
+        with storage_errors("cannot read the published figures", path):
+            text = read_document(path).decode()
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path} is no table of published figures ({error})") from None
     columns = set(rows[0]) if rows else set()
