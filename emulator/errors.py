@@ -135,7 +135,8 @@ def unexpected(error: BaseException) -> str:
 
     FEEDRATE_TRACEBACK=1 prints the traceback, too. A limit of this process is no bug.
     """
-    if isinstance(error, MemoryError) or "can't start new thread" in str(error):
+    no_memory = ("can't start new thread", "cannot map", "failed to map segment", "cannot allocate memory")
+    if isinstance(error, MemoryError) or any(reason in str(error).lower() for reason in no_memory):
         return "this process gets no more memory or threads: raise its limits (ulimit -v, -u, the cgroup's)"
     if os.environ.get("FEEDRATE_TRACEBACK"):
         traceback.print_exception(error)

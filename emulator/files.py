@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Literal, Self
 
 from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.units import show_bytes
@@ -54,12 +54,12 @@ def written_by(name: str) -> tuple[str, str, int] | None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that replaces `path` when the body ends without an error.
+    """Open a new file that replaces `path` when the body ends without an error, and keeps its mode.
 
     A device or a pipe is opened instead: root would otherwise turn /dev/null into a file. Raises
     StorageError, also for an OSError of the body.
     """
-    if _is_special(path):
+    if is_special(path):
         with storage_errors(f"cannot write {path}"), path.open("wb") as special:
             yield special
         return
@@ -70,6 +70,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 try:
                     yield file
                     file.flush()
+                    with suppress(FileNotFoundError):
+                        os.fchmod(file.fileno(), stat.S_IMODE(path.lstat().st_mode))
                     os.fsync(file.fileno())
                     temporary.replace(path)
                 except BaseException:
@@ -82,7 +84,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def _is_special(path: Path) -> bool:
+def is_special(path: Path) -> bool:
     """Return True if `path` exists, or its target does, and is neither a file nor a folder (/dev/stdout)."""
     try:
         mode = path.stat().st_mode
@@ -180,8 +182,28 @@ def require_room(folder: Path, needed: int, what: str, hint: str) -> None:
         raise SpecError(f"{what} need {show_bytes(needed)}, but {folder} has {show_bytes(free)} free", hint)
 
 
+_MARKS = {
+    "dataset": (("manifest.json", b'"feedrate": "dataset"'), (".feedrate/plan.json", b'"plan": ')),
+    "result": (("run.json", b'"status": '),),
+}
+"""What the first bytes of feedrate's files in a folder say that it is."""
+
+
+def folder_of(kind: Literal["dataset", "result"], path: Path) -> Path | None:
+    """Return the folder of a dataset or a result of feedrate's that `path` is or lies in, if any."""
+    real = Path(os.path.realpath(path))
+    for folder in (real, *real.parents):
+        for name, mark in _MARKS[kind]:
+            with suppress(OSError), open_plain(folder / name) as file:
+                if mark in file.read(BLOCK):
+                    return folder
+    return None
+
+
 def require_writable(path: Path) -> None:
     """Raise StorageError if the file `path` cannot be written, before any work is done for it."""
+    if is_special(path):
+        return
     probe = temporary_name(path)
     with storage_errors(f"cannot write {path}"):
         try:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from emulator.errors import SpecError, storage_errors
-from emulator.files import SCRATCH_VARIABLE
+from emulator.files import SCRATCH_VARIABLE, folder_of
 from emulator.units import show_rate, show_seconds
 
 _LINE_SECONDS = 5.0
@@ -277,8 +277,13 @@ def speak(
     elif scratch and rank == 0:
         _output.view = Shared(Path(scratch) / SHARED)
     elif kind == "json" and name:
+        file = Path(name)
+        if file.exists() and (folder := folder_of("dataset", file) or folder_of("result", file)):
+            raise SpecError(
+                f"{file} lies in {folder}, a dataset or a result", "choose another file for --live"
+            )
         with storage_errors("cannot write --live"):
-            _output.view = Json(Path(name).open("w", encoding="utf-8"), quiet)  # noqa: SIM115  until the end
+            _output.view = Json(file.open("w", encoding="utf-8"), quiet)
     elif kind == "json":
         _output.view = Json(_output.answers or stdout, quiet)
     elif kind == "off" or quiet:

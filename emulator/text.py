@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 _UNSEEN = re.compile(
@@ -51,8 +53,22 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         """Write `text`; return its length, not the number of characters written."""
-        self.stream.write(shown(text))
+        with self._named():
+            self.stream.write(shown(text))
         return len(text)
+
+    def flush(self) -> None:
+        with self._named():
+            self.stream.flush()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Give an OSError the name of the stream: a full disk may be under stdout."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = self.stream.name
+            raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -65,7 +65,7 @@ def verify(
     if checked.left:
         few = "is" if len(checked.left) == 1 else "are"
         hint = "feedrate verify --repair makes them again, where feedrate made them"
-        if repair_ and all(fault.what == EXTRA for fault in checked.left):
+        if all(fault.what == EXTRA for fault in checked.left):
             hint = "move away what is not in the manifest"
         raise DatasetError(f"{counted(len(checked.left), 'file')} of {folder} {few} wrong", hint)
 

@@ -277,7 +277,7 @@ def command() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # stdout's reader is gone
         return 1
     except OSError as error:  # from a small call that has no handler of its own
-        refused = storage_error(error, "the system refused a call")
+        refused = storage_error(error, "cannot go on")
         print(f"feedrate: error: {refused}", file=sys.stderr)
         return refused.exit_code
     except KeyboardInterrupt:

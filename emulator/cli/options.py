@@ -18,7 +18,7 @@ from emulator.analysis.answer import Answer, at_threshold
 from emulator.config.reader import to_plain
 from emulator.config.storage import Cache
 from emulator.errors import SpecError
-from emulator.files import require_writable
+from emulator.record.out import require_output
 from emulator.record.result import RunResult
 from emulator.registry import RULES
 from emulator.report.junit import write_junit
@@ -104,7 +104,7 @@ class Gate:
         if self.junit is not None:
             if self.require is None:
                 raise SpecError("--junit was given without --require", "add --require N")
-            require_writable(self.junit)
+            require_output(self.junit)
 
     def settings(self, given: Sequence[str] | None) -> list[str]:
         """The settings of the workload: `given`, and the threshold."""

@@ -27,7 +27,7 @@ from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import launch
 from emulator.launch.watch import briefly
-from emulator.record.out import check_out, read_result, require_apart
+from emulator.record.out import check_out, read_result
 from emulator.record.steps import parts_of, spools_of
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
@@ -246,7 +246,6 @@ def _check(job: TrainingJob, manifest: Manifest, planned: Schedule, ranks: int) 
     """Refuse what cannot work, before ranks start. Raises FeedrateError."""
     require_samples(job, manifest, planned.largest)
     require_memory(job, manifest, ranks)
-    require_apart(job.out, job.dataset)
     if not job.resume:
         check_out(job.out, job.force)
     if LOADERS.load(job.loader).tensors and find_spec("torch") is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +25,20 @@ from typing import Any
 
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
-from emulator.files import BLOCK, Closing, Lock, Owner, in_use, is_plain, open_plain, write_whole, written_by
+from emulator.files import (
+    BLOCK,
+    Closing,
+    Lock,
+    Owner,
+    folder_of,
+    in_use,
+    is_plain,
+    is_special,
+    open_plain,
+    require_writable,
+    write_whole,
+    written_by,
+)
 from emulator.record.host import HOST, HOSTS
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
@@ -58,6 +72,8 @@ _OUTPUT_OF_TOOLS = (
     "mlperf-[0-9]*.json",
 )
 """Patterns below OUT of the files that baselines and imports keep. Each .json is named in run.json."""
+_FOLDERS = (SPOOL, "fio", "rados", "noise")
+_DOCUMENT = re.compile(r"mlperf-[0-9]+\.json")
 
 
 class ResultFolder(Closing):
@@ -172,6 +188,7 @@ def check_out(
     Changes nothing. One that another process fills is refused, too; `held`: this process has its lock.
     Raises SpecError, also when other files have names that feedrate needs; StorageError.
     """
+    require_apart(path)
     with storage_errors(f"cannot look into the folder {path}"):
         holder = in_use(path / LOCK) if path.is_dir() and not held else ""
         lock = path / LOCK  # of a process alive or dead
@@ -185,26 +202,39 @@ def check_out(
     return _own_files(path) if used else []
 
 
-def require_apart(out: Path, dataset: object) -> None:
-    """Refuse an OUT inside a dataset's folder, or around it. Raises SpecError."""
-    if not isinstance(dataset, Path):
-        return
-    mine, theirs = out.resolve(), dataset.resolve()
-    if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
-        raise SpecError(
-            f"the result {out} and the dataset {dataset} lie in each other", "choose another --out"
-        )
+def require_apart(path: Path, hint: str = "choose another --out") -> None:
+    """Refuse to write into a dataset's folder: verify would report what is there. Raises SpecError."""
+    if folder := folder_of("dataset", path):
+        raise SpecError(f"{path} lies in the dataset {folder}", hint)
 
 
-def require_no_result_around(dataset: Path) -> None:
-    """Refuse a dataset's folder that lies in a result. Raises SpecError."""
-    mine = dataset.resolve()
-    for folder in (mine, *mine.parents):
-        try:
-            read_result(folder)
-        except FeedrateError:  # no run.json, or not feedrate's
-            continue
-        raise SpecError(f"the dataset {dataset} lies in the result {folder}", "choose another folder")
+def require_new_place(dataset: Path) -> None:
+    """Refuse to make a dataset in a result, or in another dataset. Raises SpecError."""
+    real = Path(os.path.realpath(dataset))
+    around = [("result", folder_of("result", real)), ("dataset", folder_of("dataset", real.parent))]
+    for kind, folder in around:
+        if folder:
+            raise SpecError(f"the dataset {dataset} lies in the {kind} {folder}", "choose another folder")
+
+
+def require_output(path: Path) -> Path:
+    """Return where to write a file that the user named: a link is followed.
+
+    Raises SpecError if it lies in a dataset, or is a result's own; StorageError if it cannot be written.
+    """
+    target = path if is_special(path) else Path(os.path.realpath(path))
+    require_apart(target, "choose another name")
+    if folder := folder_of("result", target.parent):
+        own = target.relative_to(folder).parts[0]
+        if own in (RESULT, FAILURE, HOSTS, LOCK, *_FOLDERS) or is_part(own) or _DOCUMENT.fullmatch(own):
+            raise SpecError(f"{path} belongs to the result {folder}", "choose another name")
+    require_writable(target)
+    return target
+
+
+def write_output(path: Path, content: bytes | str) -> None:
+    """Write a file that the user named. Raises as `require_output` does."""
+    write_whole(require_output(path), content)
 
 
 def remove_result(path: Path) -> None:

@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from emulator.errors import FeedrateError, MissingError
-from emulator.files import write_whole
 from emulator.launch.child import ChildProcess
+from emulator.record.out import write_output
 from emulator.record.result import RunResult
 from emulator.report import figure as fig
 from emulator.report.view import kind_of, marks_line, title
@@ -122,7 +122,7 @@ def write_picture(
     with _unchecked():
         spec = _spec(_picture(figures, heading, qualified), fig.PAPER)
     drawn = _rendered(kind, [spec])[0]
-    write_whole(path, pointable(drawn.decode()) if kind == "svg" else drawn)
+    write_output(path, pointable(drawn.decode()) if kind == "svg" else drawn)
 
 
 def draw_result(result: RunResult, path: Path, kind: str) -> None:

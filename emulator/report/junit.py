@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from emulator.analysis.gate import NOT_MET, UNKNOWN, Verdict
-from emulator.files import write_whole
+from emulator.record.out import write_output
 
 
 def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict], lines: Sequence[str] = ()) -> None:
@@ -29,4 +29,4 @@ def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict], lines: Se
             told.set("message", verdict.line)
     if lines:
         ElementTree.SubElement(suite, "system-out").text = "\n".join(lines)
-    write_whole(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")
+    write_output(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

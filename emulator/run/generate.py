@@ -18,7 +18,7 @@ from emulator.dataset.progress import DoneCount, FilesDone, showing
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
 from emulator.record.machine import cores
-from emulator.record.out import require_no_result_around
+from emulator.record.out import require_new_place
 from emulator.run.comm import Comm, agreed
 from emulator.run.shared import repeats_of
 from emulator.storage.base import Store, WriteOptions
@@ -78,7 +78,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
         raise SpecError("--dask under mpirun would make every file twice", "use only one of them")
     first = comm.rank == 0
     if isinstance(store, FolderStore):
-        agreed(comm, lambda: require_no_result_around(store.root) if first else None)
+        agreed(comm, lambda: require_new_place(store.root) if first else None)
     with ExitStack() as stack:
         no_lock = nullcontext((Holding(store), None))
         holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else no_lock))

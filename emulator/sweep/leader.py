@@ -27,7 +27,7 @@ from emulator.order import plan_for
 from emulator.record.device import io_scheduler
 from emulator.record.host import HOST, read_hosts, write_hosts
 from emulator.record.machine import describe_mount
-from emulator.record.out import ResultFolder, read_result, require_apart
+from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import BoundKind, Point, Probe
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
@@ -71,7 +71,6 @@ class Leader:
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest, self._pace = manifest, Pace(job, manifest)
-        require_apart(job.out, job.dataset)
         require_samples(job, manifest, self._schedule.largest)
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
         mount = store.describe() or describe_mount(Path(str(store)))

@@ -73,7 +73,7 @@ def test_a_profile_is_not_overwritten(measured):
         (("--batch", "1,x"), 2, "not a list of batch sizes"),
         (("--precision", "fp8"), 2, "--precision 'fp8' is not known"),
         (("--precision", "tf32"), 2, "tf32 is for NVIDIA GPUs"),
-        (("--out", "nowhere/x.toml"), 2, "there is no folder nowhere"),
+        (("--out", "nowhere/x.toml"), 4, "nowhere/x.toml: No such file or directory"),
     ],
 )
 def test_wrong_options_are_one_line(tmp_path, options, status, said):

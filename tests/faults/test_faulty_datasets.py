@@ -170,14 +170,6 @@ def test_files_that_cannot_be_read_are_not_called_wrong(data: Path, shim: Path, 
     assert "sample_0000006" in struck.done.out
 
 
-def test_a_result_has_no_place_in_a_dataset_nor_around_one(data: Path) -> None:
-    words = ("run", data, "-w", "unet3d-tiny", "--loader", "direct", "-n", 1, "--mismatched-dataset", "--out")
-    for out in (data / "out", data.parent):
-        done = run(data, *words, out)
-        assert done.status == 2 and "lie in each other" in done.one_line()
-    assert not (data / "out").exists()
-
-
 def test_a_dataset_has_no_place_in_a_result(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ("-w", "unet3d-tiny", "--loader", "direct", "--mismatched-dataset", "--out", out)

@@ -13,8 +13,9 @@ from emulator.cli import options
 from emulator.config.profile import Precision, profile_text
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
-from emulator.files import refuse_existing, write_whole
+from emulator.files import refuse_existing
 from emulator.plugins.calibrate.models import ComputeMode, DeviceKind, Request, choose_device, model_named
+from emulator.record.out import require_output, write_output
 from emulator.units import parse_list
 
 PRECISIONS = {"cuda": ("bf16", "fp16", "tf32"), "cpu": ("fp32",)}
@@ -72,13 +73,12 @@ def calibrate(
         command=shlex.join(options.command_line()),
     )
     refuse_existing(out, force)
-    if not out.parent.is_dir():
-        raise SpecError(f"there is no folder {out.parent}", "make it, or choose another --out")
+    require_output(out)
     # Import PyTorch, which takes seconds, only after all options have been checked.
     from emulator.plugins.calibrate import measure
 
     profile = measure.calibrate(request)
-    write_whole(out, profile_text(profile))
+    write_output(out, profile_text(profile))
     if live.for_programs():
         live.answer({"profile": str(out), **to_plain(profile)})
     if steps < ENOUGH_STEPS or warmup < ENOUGH_WARMUP:

@@ -33,6 +33,7 @@ from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import Closing, Lock, Owner, is_plain, sync_folder, write_whole, written_by
+from emulator.record.out import require_apart
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer, padded
@@ -94,6 +95,7 @@ def locked(root: Path) -> Iterator[None]:
 
     Raises SpecError if another run holds the lock, StorageError.
     """
+    require_apart(root, "choose another folder")
     with storage_errors("cannot make the folder of checkpoints"):
         try:
             held = Lock(root / _LOCK)

@@ -9,9 +9,10 @@ from pathlib import Path
 from emulator.config.checkpoint import CheckpointModel, checkpoint_models, load_checkpoint_model
 from emulator.config.reader import Source, build, toml_text
 from emulator.errors import SpecError
-from emulator.files import refuse_existing, write_whole
+from emulator.files import refuse_existing
 from emulator.plugins.mlperf.config import Config, read_config
 from emulator.plugins.mlperf.workload import Converted, comment, convert, recipe_text, workload_text
+from emulator.record.out import write_output
 from emulator.registry import FORMATS
 
 _STATE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
@@ -40,7 +41,7 @@ def import_yaml(
         if recipe is not None:
             raise SpecError(f"{path} describes checkpoints, not a dataset", "leave out --recipe")
         model = checkpoint_model(config, out.stem)
-        write_whole(out, comment(f"Imported by feedrate from {path.name}.") + toml_text(model))
+        write_output(out, comment(f"Imported by feedrate from {path.name}.") + toml_text(model))
         return model
     _require_training(config)
     converted = convert(config, out.stem)
@@ -48,9 +49,9 @@ def import_yaml(
     if form not in FORMATS:
         raise SpecError(f"{path}: feedrate does not read the format {form}", f"it reads {FORMATS}")
     recipe_toml = recipe_text(converted, path.name) if recipe else ""
-    write_whole(out, workload_text(converted, path.name))
+    write_output(out, workload_text(converted, path.name))
     if recipe is not None:
-        write_whole(recipe, recipe_toml)
+        write_output(recipe, recipe_toml)
     return converted
 
 

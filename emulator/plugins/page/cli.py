@@ -14,9 +14,9 @@ from emulator import live
 from emulator.analysis.gate import worst
 from emulator.cli import options
 from emulator.errors import SpecError
-from emulator.files import require_writable
 from emulator.plugins.page import compare as comparing
 from emulator.plugins.page import page
+from emulator.record.out import require_output
 from emulator.registry import RULES
 from emulator.report.junit import write_junit
 from emulator.report.table import as_plain
@@ -57,7 +57,7 @@ class Files:
                     f"--{suffix} {path} ends in {path.suffix}, but the file would be {suffix.upper()}",
                     f"write {path.with_suffix('.' + suffix)}",
                 )
-            require_writable(path)
+            require_output(path)
         return requested
 
 
@@ -134,7 +134,7 @@ def compare(
     if junit is not None:
         if share is None:
             raise SpecError("--junit was given without --fail-if-worse", "add --fail-if-worse 5%")
-        require_writable(junit)
+        require_output(junit)
     comparison = comparing.compare_folders(outs, reference or [], match)
     if live.for_programs():
         live.answer(comparison.as_plain())

@@ -18,9 +18,8 @@ from typing import Any, cast
 from emulator import __version__
 from emulator.analysis.answer import Answer
 from emulator.errors import SpecError
-from emulator.files import write_whole
 from emulator.record.host import read_hosts
-from emulator.record.out import RESULT, read_result
+from emulator.record.out import RESULT, read_result, write_output
 from emulator.record.result import RunResult
 from emulator.registry import RULES, TABLES
 from emulator.report import training
@@ -98,7 +97,7 @@ class Document(ABC):
         if form in ("png", "svg"):
             self.draw(file, form)
         else:
-            write_whole(file, self.text(form))
+            write_output(file, self.text(form))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ from emulator.plugins.recorder.steps import (
 )
 from emulator.plugins.recorder.watch import Watch
 from emulator.record.machine import describe_machine, utc_now
+from emulator.record.out import require_apart
 from emulator.record.rows import read_rows, write_rows
 
 RECORD, PROFILE, WORKLOAD, RECIPE, PARTS = (
@@ -80,6 +81,7 @@ def prepare(folder: Path, force: bool) -> None:
     """Make the folder. Raises SpecError if it has other files, StorageError."""
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is not a folder", "choose another --out")
+    require_apart(folder)
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()}

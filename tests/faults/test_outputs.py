@@ -1,0 +1,87 @@
+"""Files that the user names as output: none of feedrate's own; a link, a pipe and a mode stay as they are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from faults.harness import run
+
+from emulator.record.out import ResultFolder
+from emulator.record.result import new_result
+from emulator.record.steps import STEP
+
+GENERATE = ("--recipe", "tiny", "--files", "4", "--no-fsync", "--threads", "1")
+pytestmark = pytest.mark.usefixtures("warm")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    import numpy as np
+
+    made = new_result(
+        "run", command=("feedrate",), workload={}, dataset={}, storage={}, loader="direct", environment={}
+    )
+    with ResultFolder.create(tmp_path / "out", made, force=False) as folder:
+        folder.complete(np.zeros(2, STEP))
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("option", ["--csv", "--markdown", "--openmetrics", "--html", "--svg"])
+@pytest.mark.parametrize("name", ["out/run.json", "out/steps.parquet", "data/manifest.json", "data/x"])
+def test_no_output_replaces_a_file_of_a_result_or_a_dataset(
+    data: Path, out: Path, tmp_path: Path, option: str, name: str
+) -> None:
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    for path in (tmp_path / name, tmp_path / "link"):
+        done = run(out.parent / "..", "report", out, option, path)
+        assert done.status == 2 and name.partition("/")[0] in done.one_line(), done.err
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(tmp_path / name)
+    (tmp_path / "link").unlink()
+    assert {path: path.read_bytes() for path in before} == before
+    assert not (data / "x").exists()
+
+
+def test_events_replace_no_file_of_a_result(out: Path, tmp_path: Path) -> None:
+    before = (out / "run.json").read_bytes()
+    done = run(tmp_path, "verify", tmp_path, "--live", f"json:{out}/run.json")
+    assert done.status == 2 and "choose another file" in done.one_line()
+    assert (out / "run.json").read_bytes() == before
+
+
+def test_a_link_is_followed_and_the_mode_stays(out: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.touch(0o600)
+    link.symlink_to(target)
+    assert run(tmp_path, "report", out, "--csv", link).status == 0
+    assert link.is_symlink() and target.read_text() and target.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_is_written_to(out: Path, tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe.csv", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    done = run(tmp_path, "report", out, "--csv", pipe)
+    if done.status:
+        pipe.open("w").close()
+    reader.join()
+    assert done.status == 0 and read[0].strip() and pipe.is_fifo(), done.err
+
+
+def test_nothing_is_made_inside_a_dataset(data: Path, out: Path, tmp_path: Path) -> None:
+    inside = data / "sub/x"
+    for words in (
+        ("run", data, "-w", "unet3d-tiny", "--out", inside),
+        ("plan", "-w", "unet3d-tiny", "--system", "weka-performance", "--out", inside),
+        ("record", "--out", inside, "--", "true"),
+        ("export", out, "--out", inside),
+        ("generate", inside, *GENERATE),
+    ):
+        done = run(tmp_path, *words)
+        assert done.status == 2 and "lies in the dataset" in done.one_line(), (words, done.err)
+    assert run(tmp_path, "generate", out / "data", *GENERATE).status == 2
+    assert run(tmp_path, "verify", data).status == 0
