@@ -78,7 +78,6 @@ def test_nothing_is_made_inside_a_dataset(data: Path, out: Path, tmp_path: Path)
         ("run", data, "-w", "unet3d-tiny", "--out", inside),
         ("plan", "-w", "unet3d-tiny", "--system", "weka-performance", "--out", inside),
         ("record", "--out", inside, "--", "true"),
-        ("export", out, "--out", inside),
         ("generate", inside, *GENERATE),
     ):
         done = run(tmp_path, *words)
