@@ -76,7 +76,7 @@ def test_noisy_neighbours_are_measured_alone_and_together(tmp_path):
     assert len(result.baseline) == 12
     assert {(one.read is None, one.depth) for one in result.baseline} == {(True, 8), (False, 1)}
     assert not maxima(result.baseline)
-    readers = neighbours(result.baseline, 1, read=True)
+    readers = neighbours(result.baseline, read=True)
     assert [one.name for one in readers] == ["4 KiB random read", "8 KiB random read", "16 KiB random read"]
     together = [corner.read for corner in result.baseline if corner.beside == "writers"]
     assert summed(readers)[1] == sum(one.bytes_per_second for one in together)

@@ -10,7 +10,7 @@ import pytest
 from command import feedrate
 
 from emulator.errors import StorageError
-from emulator.plugins.baseline.rados import rados_bench
+from emulator.plugins.baseline.rados import Cluster, RadosBench
 
 # As Ceph 16.2.15 printed them, less the figures of single seconds.
 WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","seconds_to_run":"2",
@@ -20,7 +20,13 @@ WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","s
 SEQ = """{"total_time_run":"0.905175","total_reads_made":"191","read_size":"4194304","object_size":"4194304",
 "bandwidth":"844.035922","average_iops":"211","average_latency":"0.072850","max_latency":"0.150337",
 "min_latency":"0.003279"}"""
-BENCH = rados_bench("p", Path("o"), conf=Path("c"), depths=(1, 16), seconds=2.0, most_bytes=10_000_000)
+BENCH = RadosBench(
+    cluster=Cluster(pool="p", conf=Path("c")),
+    out=Path("o"),
+    depths=(1, 16),
+    seconds=2.0,
+    most_bytes=10_000_000,
+)
 TURNS = {turn.name: turn for turn in BENCH.turns}
 
 

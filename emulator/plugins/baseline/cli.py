@@ -12,7 +12,7 @@ from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.plugins.baseline.fio_suite import fio_suite
 from emulator.plugins.baseline.measure import Tool, measure
-from emulator.plugins.baseline.rados import rados_bench
+from emulator.plugins.baseline.rados import Cluster, RadosBench
 from emulator.plugins.baseline.suites import SUITES
 from emulator.run.comm import Comm, agreed
 from emulator.run.world import world
@@ -64,23 +64,24 @@ def baseline(
       feedrate baseline /mnt/ai --quick
       feedrate baseline rados --pool ai --ceph-conf /etc/ceph/ceph.conf
     """
-    common: dict[str, Any] = {
-        "quick": quick,
-        "depths": parse_list("--depths", depths) if depths else (),
-        "seconds": None if runtime is None else parse_seconds(runtime),
-        "keep": keep,
-        "command": options.command_line(),
-        "label": label,
-    }
-    most = None if size is None else parse_bytes(size)
+    wanted = parse_list("--depths", depths) if depths else ()
+    seconds = parse_seconds(runtime) if runtime else (2.0 if quick else 30.0)
+    most = parse_bytes(size) if size else 0
+    common: dict[str, Any] = {"keep": keep, "command": options.command_line(), "label": label}
     tool: Tool
     if pool is None and folders != [Path("rados")]:
         out = out or options.default_out(suite)
-        tool = fio_suite(folders, out, suite=suite, jobs=jobs, file_bytes=most, **common)
+        given: dict[str, Any] = {"depths": wanted, "jobs": jobs, "file_bytes": most, "seconds": seconds}
+        tool = fio_suite(folders, out, suite=suite, quick=quick, **given, **common)
     else:
-        out = out or options.default_out("rados")
-        named = _pool(folders, pool)
-        tool = rados_bench(named, out, conf=ceph_conf, user=ceph_user, most_bytes=most, **common)
+        tool = RadosBench(
+            cluster=Cluster(pool=_pool(folders, pool), conf=ceph_conf, user=ceph_user),
+            depths=wanted or (16,),  # that of rados bench
+            seconds=seconds,
+            most_bytes=most or (2**28 if quick else 0),
+            out=out or options.default_out("rados"),
+            **common,
+        )
     comm = world()
     if dry_run:
         _show_plan(tool, comm)

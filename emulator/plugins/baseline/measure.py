@@ -119,14 +119,28 @@ def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
         )
         return ResultFolder.create(tool.out, result, force=force)
 
-    progress = _Progress(tool)
+    turns, began, number = tool.turns, time.monotonic(), -1
+
+    def now() -> Now:
+        """Return the progress. Another thread calls this."""
+        seconds, left = time.monotonic() - began, (len(turns) - max(0, number)) * tool.turn_seconds
+        return Now(
+            verb="baseline",
+            doing=turns[number].title if number >= 0 else "writing files",
+            unit="test",
+            part=number + 1,
+            parts=len(turns),
+            share=live.share_done(seconds, left),
+            seconds=seconds,
+            eta_seconds=left,
+        )
+
     with guarded(comm, tool.out), ExitStack() as stack:
         folder = stack.enter_context(entered(comm, None if comm.rank else create))
-        stack.enter_context(nullcontext() if comm.rank else live.telling(progress.now))
+        stack.enter_context(nullcontext() if comm.rank else live.telling(now))
         agreed(comm, lambda: tool.prepare(client, stack), tool.out)
-        for number, turn in enumerate(tool.turns):
+        for number, turn in enumerate(turns):
             comm.barrier()
-            progress.begin(number)
             work = partial(tool.run, turn, client, 1 + number * comm.size + comm.rank)
             texts = comm.gather(agreed(comm, work, tool.out))
             place = f"{tool.folder}/{number:03d}-{turn.name}"
@@ -169,32 +183,3 @@ def _rates(corner: Corner) -> str:
         if side
     ]
     return "; ".join(rates) or "no request completed"
-
-
-class _Progress:
-    """Progress of a tool whose turns take about the same time."""
-
-    def __init__(self, tool: Tool) -> None:
-        self._tool, self._number = tool, -1
-        self._began = self._first = self._last = time.monotonic()
-
-    def begin(self, number: int) -> None:
-        self._number, self._last = number, time.monotonic()
-        if number == 0:
-            self._first = self._last
-
-    def now(self) -> Now:
-        """Return the progress. Another thread calls this."""
-        now, done, turns = time.monotonic(), max(0, self._number), self._tool.turns
-        mean = (self._last - self._first) / done if done else self._tool.turn_seconds
-        left = max(0.0, (len(turns) - done) * mean - (now - self._last))
-        return Now(
-            verb="baseline",
-            doing=turns[done].title if self._number >= 0 else "writing files",
-            unit="test",
-            part=self._number + 1,
-            parts=len(turns),
-            share=live.share_done(now - self._began, left),
-            seconds=now - self._began,
-            eta_seconds=left,
-        )

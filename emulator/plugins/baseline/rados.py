@@ -117,9 +117,9 @@ class RadosBench(Tool):
     suffix: ClassVar[str] = "command"
 
     cluster: Cluster
-    depths: tuple[int, ...]
-    seconds: float
-    """Measured time of a phase, at least 1 s; a seq phase ends when it has read every object."""
+    depths: tuple[int, ...] = (16,)
+    seconds: float = 30.0
+    """Measured time of a phase, in whole seconds; a seq phase ends when it has read every object."""
     most_bytes: int = 0
     """Most bytes that a client writes at each depth before it starts over; 0 for no limit."""
     nonce: str = field(default_factory=lambda: os.urandom(4).hex())
@@ -183,7 +183,7 @@ class RadosBench(Tool):
     def bench(self, turn: Turn, client: str) -> list[str]:
         """Return the command line of rados for a turn. Raises MissingError."""
         (job,) = turn.jobs
-        words = ["--pool", self.cluster.pool, "bench", f"{round(self.seconds)}", job.name]
+        words = ["--pool", self.cluster.pool, "bench", f"{max(1, round(self.seconds))}", job.name]
         words += ["-t", str(turn.depth), "--run-name", self._run_name(client, turn.depth)]
         words += ["--format", "json"]
         if job.name == "write":
@@ -221,30 +221,3 @@ class RadosBench(Tool):
 def _job(phase: str, depth: int) -> Job:
     pattern, share = PHASES[phase]
     return Job(name=phase, pattern=pattern, block_bytes=OBJECT_BYTES, read_share=share, depth=depth)
-
-
-def rados_bench(
-    pool: str,
-    out: Path,
-    *,
-    conf: Path = Path("/etc/ceph/ceph.conf"),
-    user: str = "",
-    quick: bool = False,
-    depths: Sequence[int] = (),
-    seconds: float | None = None,
-    most_bytes: int | None = None,
-    keep: bool = False,
-    command: Sequence[str] = (),
-    label: str = "",
-) -> RadosBench:
-    """Return rados bench on `pool`; None or empty for defaults. Raises SpecError."""
-    return RadosBench(
-        cluster=Cluster(pool=pool, conf=conf, user=user),
-        depths=tuple(depths) or (16,),  # that of rados bench
-        seconds=max(1.0, seconds or (2.0 if quick else 30.0)),
-        most_bytes=most_bytes or (2**28 if quick else 0),
-        keep=keep,
-        out=out,
-        command=tuple(command),
-        label=label,
-    )

@@ -33,23 +33,16 @@ def bytes_per_second(corner: Corner) -> float:
 
 
 def access_of(corner: Corner) -> str:
-    """Return the access pattern's name, such as `4 KiB random 70 % read`."""
     return access_name(corner.pattern, corner.block_bytes, corner.read_share)
 
 
-def by_access(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
-    """Return the corners of each access pattern by name, sorted by clients and depth.
-
-    Corners of a noisy-neighbour suite are left out.
-    """
+def by_access(corners: Sequence[Corner]) -> dict[str, list[Corner]]:
+    """Return the corners of each access pattern by name, without those of a noisy-neighbour suite."""
     by_name: dict[str, list[Corner]] = {}
     for corner in corners:
         if not corner.beside:
             by_name.setdefault(access_of(corner), []).append(corner)
-    return {
-        name: tuple(sorted(some, key=lambda corner: (corner.clients, corner.depth)))
-        for name, some in by_name.items()
-    }
+    return by_name
 
 
 def maxima(corners: Sequence[Corner]) -> dict[str, Corner]:
@@ -66,18 +59,15 @@ class Neighbour(NamedTuple):
     together: Side
 
 
-def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Neighbour, ...]:
+def neighbours(corners: Sequence[Corner], read: bool) -> tuple[Neighbour, ...]:
     """Return the readers (or the writers) of a noisy-neighbour suite by block size."""
-    measured: dict[tuple[int, bool], tuple[str, Side]] = {}
+    alone: dict[str, Side] = {}
+    together: dict[str, Side] = {}
     for corner in corners:
         side = corner.read if read else corner.write
-        if corner.beside and corner.clients == clients and corner.read_share == float(read) and side:
-            measured[corner.block_bytes, corner.beside == "nothing"] = (access_of(corner), side)
-    return tuple(
-        Neighbour(name, measured[block, True][1], side)
-        for (block, alone), (name, side) in sorted(measured.items(), key=lambda item: item[0])
-        if not alone and (block, True) in measured
-    )
+        if corner.beside and side:
+            (alone if corner.beside == "nothing" else together)[access_of(corner)] = side
+    return tuple(Neighbour(name, alone[name], side) for name, side in together.items() if name in alone)
 
 
 def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
@@ -86,10 +76,6 @@ def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
         sum(neighbour.alone.bytes_per_second for neighbour in found),
         sum(neighbour.together.bytes_per_second for neighbour in found),
     )
-
-
-def client_counts_with_neighbours(result: RunResult) -> list[int]:
-    return sorted({corner.clients for corner in result.baseline if corner.beside})
 
 
 def setting(result: RunResult) -> str:
@@ -111,10 +97,9 @@ def setting(result: RunResult) -> str:
 
 def answer(result: RunResult) -> str:
     """Return the measured limit, in one sentence."""
-    for count in client_counts_with_neighbours(result)[-1:]:
-        alone, together = summed(neighbours(result.baseline, count, read=True))
-        if alone:
-            return f"Readers keep {percent(together / alone)} % of their throughput beside writers."
+    alone, together = summed(neighbours(result.baseline, read=True))
+    if alone:
+        return f"Readers keep {percent(together / alone)} % of their throughput beside writers."
     limit = result.read_limit
     if limit is None:
         return f"{result.loader} measured no reads." if result.baseline else "Nothing was measured."
@@ -134,11 +119,8 @@ def tables(result: RunResult) -> tuple[Table, ...]:
     candidates = [
         _corners(f"Maximum of each workload{slowest}", most),
         _corners(f"Every queue depth{slowest}", every if len(every) > len(most) else ()),
-        *(
-            _neighbours(result, count, read)
-            for count in client_counts_with_neighbours(result)
-            for read in (True, False)
-        ),
+        _neighbours(result, read=True),
+        _neighbours(result, read=False),
     ]
     return tuple(table for table in candidates if table.rows)
 
@@ -181,8 +163,8 @@ def _both(seconds: list[float | None]) -> Cell:
     return " / ".join(map(show_seconds, known)) or None if len(known) != 1 else known[0]
 
 
-def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
-    found = neighbours(result.baseline, clients, read)
+def _neighbours(result: RunResult, read: bool) -> Table:
+    found = neighbours(result.baseline, read)
     who, others, depth = ("Readers", "writers", 1) if read else ("Writers", "readers", 8)
     columns = (
         Column("", align="left"),
@@ -193,22 +175,15 @@ def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
         Column("99.99 %\ntogether", show_seconds, unit="s"),
         Column("ratio", three_digits),
     )
-    rows: list[tuple[Cell, ...]] = [
-        (
-            name,
-            alone.bytes_per_second / 1e6,
-            together.bytes_per_second / 1e6,
-            together.bytes_per_second / alone.bytes_per_second,
-            alone.latency_p9999,
-            together.latency_p9999,
-            together.latency_p9999 / alone.latency_p9999,
-        )
-        for name, alone, together in found
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for name, alone, together in found:
+        before, after = alone.bytes_per_second / 1e6, together.bytes_per_second / 1e6
+        first, then = alone.latency_p9999, together.latency_p9999
+        rows.append((name, before, after, after / before, first, then, then / first))
     if found:
         before, after = summed(found)
         rows.append(("sum", before / 1e6, after / 1e6, after / before, "", "", ""))
-    caption = f"{who} at queue depth {depth}, alone and beside the {others}, {counted(clients, 'client')}"
+    caption = f"{who} at queue depth {depth}, alone and beside the {others}"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
@@ -284,7 +259,7 @@ def _over_depths(
     `pattern` chooses the accesses; all of them, on a log axis, if it is empty.
     """
     lines = {
-        name: [corner for corner in corners if corner.clients == corners[-1].clients and value(corner) > 0]
+        name: [corner for corner in corners if value(corner) > 0]
         for name, corners in by_access(result.baseline).items()
         if pattern in ("", corners[0].pattern)
     }
