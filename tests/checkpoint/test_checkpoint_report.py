@@ -3,7 +3,7 @@
 import pytest
 from synthetic_results import plain_sweep
 
-from emulator.plugins.checkpoint.cycle import Report, checkpoint_of
+from emulator.plugins.checkpoint.job import Report, checkpoint_of
 from emulator.plugins.checkpoint.report import QUESTION, answer, figures, setting, tables
 from emulator.plugins.page.compare import compare
 from emulator.plugins.page.page import page, report

@@ -8,7 +8,7 @@ import yaml
 
 from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import SpecError
-from emulator.plugins.checkpoint.cycle import Report, checkpoint_of
+from emulator.plugins.checkpoint.job import Report, checkpoint_of
 from emulator.plugins.mlperf.export import export_result
 from emulator.plugins.mlperf.rules import self_check
 from emulator.record.out import write_result

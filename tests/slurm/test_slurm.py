@@ -93,6 +93,11 @@ def test_a_requeued_job_resumes(environment, tiny, tmp_path):
     job, out = begun(environment, tmp_path, tiny)
     first = read_result(out).points[0]
     scheduled(environment, tmp_path, "scontrol", "requeue", job)
+    deadline = time.monotonic() + 100
+    while scheduled(environment, tmp_path, "squeue", "-h", "-j", job, "-o", "%T") != "PENDING":
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    # Slurm would wait for two minutes before it starts a job again.
     scheduled(environment, tmp_path, "scontrol", "update", f"JobId={job}", "StartTime=now")
     said = ended(environment, tmp_path, job)
     result = read_result(out)

@@ -99,7 +99,7 @@ def _pool(folders: list[Path], pool: str | None) -> str:
 
 
 def _show_plan(tool: Tool, comm: Comm) -> None:
-    lines = agreed(comm, lambda: [] if comm.rank else list(tool.lines(comm.size)))
+    lines = agreed(comm, lambda: [] if comm.rank else tool.plan(comm.size))
     if comm.rank == 0 and live.for_programs():
         live.answer({"clients": comm.size, "plan": lines})
     for line in lines:

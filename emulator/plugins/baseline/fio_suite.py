@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,6 @@ from emulator.plugins.baseline.suites import QUICK_DEPTHS, Suite, Turn, find_sui
 from emulator.record.machine import describe_mount
 from emulator.record.result import Flag
 from emulator.storage.posix import probe_direct
-from emulator.units import show_bytes, show_seconds
 
 BUFFERED = Flag(
     name="page-cache",
@@ -58,14 +57,6 @@ class FioSuite(Tool):
     @property
     def clones(self) -> int:
         return self.suite.clones
-
-    def lines(self, clients: int) -> Iterator[str]:
-        places = ", ".join(map(str, self.setting.folders))
-        size = show_bytes(self.setting.file_bytes)
-        yield f"suite:    {self.suite.name}, {self.suite.title}"
-        yield f"clients:  {clients}, each with {self.suite.files} files of {size} in {places}"
-        yield f"tests:    {len(self.turns)}, at least {show_seconds(len(self.turns) * self.turn_seconds)}"
-        yield from (f"  {turn.name}" for turn in self.turns)
 
     def checked(self, clients: int) -> FioSuite:
         require_fio()

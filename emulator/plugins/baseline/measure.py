@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from emulator.record.machine import describe_machine
 from emulator.record.out import ResultFolder, check_out
 from emulator.record.result import Corner, RunResult, Side, new_result
 from emulator.run.comm import Comm, agreed, entered, guarded
-from emulator.units import counted, show_rate
+from emulator.units import counted, show_rate, show_seconds
 
 Sides = tuple[Side | None, Side | None]
 """Reads and writes."""
@@ -30,7 +30,7 @@ Sides = tuple[Side | None, Side | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(ABC):
-    """A program that measures a storage."""
+    """A program that measures a storage. Its methods raise FeedrateError."""
 
     name: ClassVar[str]
     folder: ClassVar[str]
@@ -46,24 +46,21 @@ class Tool(ABC):
 
     @property
     @abstractmethod
-    def turns(self) -> tuple[Turn, ...]:
-        """Its runs, in order."""
+    def turns(self) -> tuple[Turn, ...]: ...
 
     @property
     @abstractmethod
     def turn_seconds(self) -> float:
         """Shortest time of a turn."""
 
-    @abstractmethod
-    def lines(self, clients: int) -> Iterator[str]:
-        """Yield the plan as lines. Raises MissingError."""
+    @property
+    def clones(self) -> int:
+        """Clones of each job on a client."""
+        return 1
 
     @abstractmethod
     def checked(self, clients: int) -> Self:
-        """Check that it can run, before anything is written; return it with facts about the storage.
-
-        Raises FeedrateError.
-        """
+        """Check that it can run, before anything is written; return it with facts about the storage."""
 
     @abstractmethod
     def described(self) -> dict[str, Any]:
@@ -71,23 +68,28 @@ class Tool(ABC):
 
     @abstractmethod
     def prepare(self, client: str, stack: ExitStack) -> None:
-        """Prepare the storage for `client`, and its clean-up in `stack`. Raises FeedrateError."""
+        """Prepare the storage for `client`, and its clean-up in `stack`."""
 
     @abstractmethod
     def run(self, turn: Turn, client: str, seed: int) -> tuple[str, str]:
-        """Run a turn on one client; return the tool's input and output. Raises FeedrateError.
+        """Run a turn on one client; return the tool's input and output.
 
         Each client and turn has a different `seed`, because data of another one may be cached.
         """
 
     @abstractmethod
     def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
-        """Return the figures of each job from the outputs of all clients. Raises StorageError."""
+        """Return the figures of each job from the outputs of all clients."""
 
-    @property
-    def clones(self) -> int:
-        """Clones of each job on a client."""
-        return 1
+    def plan(self, clients: int) -> list[str]:
+        """Return the plan as lines."""
+        turns = self.turns
+        least = show_seconds(len(turns) * self.turn_seconds)
+        place = self.described()["dataset"]["path"]
+        return [
+            f"{self.name}, {counted(clients, 'client')}, {place}: {len(turns)} tests, at least {least}",
+            *(f"  {turn.name}" for turn in turns),
+        ]
 
 
 def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from emulator.plugins.baseline.fio import GRACE_SECONDS
 from emulator.plugins.baseline.measure import Sides, Tool
 from emulator.plugins.baseline.suites import Job, PatternKind, Turn
 from emulator.record.result import Side
-from emulator.units import counted, show_bytes, show_seconds
+from emulator.units import show_bytes
 
 OBJECT_BYTES = 4 << 20
 """Bytes of an object, and of a request."""
@@ -136,11 +136,6 @@ class RadosBench(Tool):
     @property
     def turn_seconds(self) -> float:
         return self.seconds
-
-    def lines(self, clients: int) -> Iterator[str]:
-        least = show_seconds(len(self.turns) * self.seconds)
-        yield f"rados bench: pool {self.cluster.pool}, {counted(clients, 'client')}, at least {least}"
-        yield from ("  " + shlex.join(self.bench(turn, "HOST")) for turn in self.turns)
 
     def checked(self, clients: int) -> RadosBench:
         if 0 < self.most_bytes < OBJECT_BYTES:

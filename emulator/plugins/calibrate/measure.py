@@ -32,7 +32,7 @@ def calibrate(request: Request) -> Profile:
     throttled = watch.require_unthrottled()
     limit = watch.span("power_limit_watts")
     machine = describe_machine()
-    gpu = torch.cuda.get_device_properties() if request.device == "cuda" else None
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if request.device == "cuda" else None
     return Profile(
         model=request.model.name,
         patch=request.model.patch,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from emulator import live
 from emulator.errors import DatasetError, SpecError
@@ -17,9 +17,18 @@ from emulator.files import sync_folder
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
-from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result, planned, require_room_for
+from emulator.plugins.checkpoint.job import (
+    CheckpointJob,
+    Direction,
+    Report,
+    check,
+    checkpoint_of,
+    empty_result,
+    planned,
+    require_room_for,
+)
 from emulator.record.out import ResultFolder
-from emulator.record.result import Checkpoint, Flag, RunResult
+from emulator.record.result import Flag, RunResult
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
 from emulator.run.shared import hosts_of
 from emulator.storage.counts import ReadStats
@@ -27,7 +36,6 @@ from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.sweep.noise import noise_beside
 from emulator.units import show_bytes, show_rate, show_seconds
 
-Direction = Literal["write", "read"]
 Value = TypeVar("Value")
 
 
@@ -67,52 +75,6 @@ def _make_room(job: CheckpointJob, ranks: int) -> None:
     for name in place.clean(job.root):
         live.say(f"removed {name}, which a run that died had left")
     require_room_for(job, ranks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One rank's part of one write or read."""
-
-    size: int
-    """Bytes that the rank wrote or read."""
-    seconds: float
-    cpu_seconds: float
-    pages_sampled: int = 0
-    pages_resident: int = 0
-
-
-def checkpoint_of(
-    direction: Direction,
-    number: int,
-    hosts: int,
-    began: float,
-    reports: Sequence[Report],
-    commit_seconds: float = 0.0,
-) -> Checkpoint:
-    """Combine the ranks' reports of one write or read.
-
-    MLPerf Storage v2.0, rules 2.2.3: duration is the maximum over the processes, throughput the minimum; the
-    throughput of a process is the size of the whole checkpoint / its duration (DLIO 2.0, statscounter.py).
-    For equal ranks that is ranks x the rate of the slowest rank.
-    """
-    size, pages = sum(report.size for report in reports), sum(report.pages_sampled for report in reports)
-    slowest = max(range(len(reports)), key=lambda rank: reports[rank].seconds)
-    seconds = reports[slowest].seconds
-    return Checkpoint(
-        direction=direction,
-        number=number,
-        ranks=len(reports),
-        hosts=hosts,
-        bytes=size,
-        began=began,
-        seconds=seconds,
-        fastest_seconds=min(report.seconds for report in reports),
-        bytes_per_second=size / seconds if seconds > 0 else 0.0,
-        slowest_rank=slowest,
-        commit_seconds=commit_seconds,
-        cpu_seconds=sum(report.cpu_seconds for report in reports),
-        resident_share=sum(report.pages_resident for report in reports) / pages if pages else None,
-    )
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 from emulator.config.checkpoint import CheckpointModel, Shard, data_parallel, parameters, shards, total
 from emulator.files import require_room
@@ -21,6 +22,9 @@ from emulator.units import show_bytes
 
 HOST_RANKS = 8
 """Ranks of a subset: those of one host."""
+
+
+Direction = Literal["write", "read"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +129,56 @@ def planned(job: CheckpointJob, hosts: Sequence[str], memory: Mapping[str, int])
 
     `hosts` has the host of every rank, `memory` the bytes of each host.
     """
-    io, unknown = job.model.io, math.nan
-    made = Checkpoint(
-        direction="write",
-        number=0,
-        ranks=len(hosts),
-        hosts=len(set(hosts)),
-        bytes=job.total(len(hosts)),
-        began=unknown,
-        seconds=unknown,
-        fastest_seconds=unknown,
-        bytes_per_second=unknown,
-        slowest_rank=0,
-    )
-    empty = empty_result(job, hosts, memory, direct=False)
+    reports = [
+        Report(size=sum(shard.size for shard in job.shards(len(hosts), rank)), seconds=math.nan)
+        for rank in range(len(hosts))
+    ]
+    made = checkpoint_of("write", 0, len(set(hosts)), math.nan, reports)
+    io, empty = job.model.io, empty_result(job, hosts, memory, direct=False)
     return replace(empty, checkpoints=(made,) * io.writes + (replace(made, direction="read"),) * io.reads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One rank's part of one write or read."""
+
+    size: int
+    """Bytes that the rank wrote or read."""
+    seconds: float
+    cpu_seconds: float = 0.0
+    pages_sampled: int = 0
+    pages_resident: int = 0
+
+
+def checkpoint_of(
+    direction: Direction,
+    number: int,
+    hosts: int,
+    began: float,
+    reports: Sequence[Report],
+    commit_seconds: float = 0.0,
+) -> Checkpoint:
+    """Combine the ranks' reports of one write or read.
+
+    MLPerf Storage v2.0, rules 2.2.3: duration is the maximum over the processes, throughput the minimum; the
+    throughput of a process is the size of the whole checkpoint / its duration (DLIO 2.0, statscounter.py).
+    For equal ranks that is ranks x the rate of the slowest rank.
+    """
+    size, pages = sum(report.size for report in reports), sum(report.pages_sampled for report in reports)
+    slowest = max(range(len(reports)), key=lambda rank: reports[rank].seconds)
+    seconds = reports[slowest].seconds
+    return Checkpoint(
+        direction=direction,
+        number=number,
+        ranks=len(reports),
+        hosts=hosts,
+        bytes=size,
+        began=began,
+        seconds=seconds,
+        fastest_seconds=min(report.seconds for report in reports),
+        bytes_per_second=size / seconds if seconds else 0.0,
+        slowest_rank=slowest,
+        commit_seconds=commit_seconds,
+        cpu_seconds=sum(report.cpu_seconds for report in reports),
+        resident_share=sum(report.pages_resident for report in reports) / pages if pages else None,
+    )
