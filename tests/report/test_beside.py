@@ -9,6 +9,7 @@ from synthetic_results import multi_host_sweep, plain_sweep, result
 
 from emulator.errors import SpecError, StorageError
 from emulator.plugins.baseline.report import against, answer, figures, setting, tables, training_figure
+from emulator.plugins.page.compare import compare
 from emulator.plugins.page.page import page, report
 from emulator.record.out import write_result
 from emulator.record.result import Corner, RunResult, Side
@@ -131,6 +132,16 @@ def test_figures_are_valid_and_absent_where_there_is_nothing(name):
         assert chart(figure, WIDE).to_dict()["title"]["text"] == figure.title
     assert svg(figure).startswith("<svg") and figure.caption
     assert FIGURES[name](replace(weka(), baseline=())) is None
+
+
+def test_baselines_are_compared_by_workload():
+    half = replace(weka(), baseline=tuple(corner(rate, 2**20, 1.0) for rate in (113.5e9, 50e9)))
+    found = compare([("first", weka()), ("second", half)])
+    (table,) = [table for table in found.tables if table.caption == "Maximum of each workload"]
+    rows = {row[0]: row[1:] for row in table.texts}
+    assert rows["1 MiB sequential read"] == ("227", "1.00", "114", "0.500")
+    assert rows["128 KiB sequential read"][2:] == ("–", "–")
+    assert not any("nothing was measured" in caution for caution in found.cautions)
 
 
 def test_there_is_nothing_to_compare_without_reads_or_points():

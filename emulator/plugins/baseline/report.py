@@ -187,6 +187,21 @@ def _neighbours(result: RunResult, read: bool) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
+def compared(results: Sequence[tuple[str, RunResult]]) -> Table:
+    """Return a table of the maxima of several baselines by workload, with ratios to the first."""
+    most = [maxima(result.baseline) for _, result in results]
+    columns = [Column("workload", align="left")]
+    for name, _ in results:
+        columns += [Column(f"{name}\nGB/s", three_digits), Column("ratio", three_digits)]
+    rows: list[tuple[Cell, ...]] = []
+    for workload in dict.fromkeys(workload for corners in most for workload in corners):
+        rates = [bytes_per_second(corners[workload]) if workload in corners else None for corners in most]
+        first = rates[0]
+        figures = [(rate and rate / 1e9, rate / first if rate and first else None) for rate in rates]
+        rows.append((workload, *(value for pair in figures for value in pair)))
+    return Table(caption="Maximum of each workload", columns=tuple(columns), rows=tuple(rows))
+
+
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
     """Return tables and figures for the page of a training: the comparison, then the baseline's own."""
     figure = training_figure(main, result)

@@ -104,9 +104,17 @@ class Comparison(Document):
             _entries("", self.measured),
             _entries("Published", self.published),
             shared(self.results),
+            *self._of_their_kind,
             _numbers(self.documents),
         )
         return tuple(table for table in tables if table.rows)
+
+    @property
+    def _of_their_kind(self) -> tuple[Table, ...]:
+        """The table that a kind makes of several results, if all are of it and it makes one."""
+        kinds = {compared.result.kind for compared in self.results}
+        compared = getattr(kind_of(self.results[0].result), "compared", None) if len(kinds) == 1 else None
+        return (compared([(result.name, result.result) for result in self.results]),) if compared else ()
 
     @property
     def blocks(self) -> list[Text | Table]:
@@ -296,7 +304,7 @@ def _own_cautions(compared: Compared) -> list[str]:
     raised = [note.name for note in notes(result)]
     if raised:
         cautions.append(f"{compared.name}: flagged ({', '.join(raised)}).")
-    if not (result.points or result.checkpoints):
+    if not (result.points or result.checkpoints or result.baseline):
         cautions.append(f"{compared.name}: nothing was measured.")
     return cautions
 
