@@ -1,6 +1,6 @@
 """`make docs`: this folder as a site that opens without a network, and as the man page feedrate(1).
 
-Pages that the code writes: commands, fields of a result, exit codes, the glossary. They are not kept.
+Pages that the code writes: commands, fields of a result and exit codes. They are not kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import typer
 from emulator import __version__, errors
 from emulator.cli.main import app, parameters
 from emulator.record import result
-from emulator.report.glossary import GLOSSARY
 
 SUMMARY = "How many accelerators can this storage feed?"
 
@@ -83,12 +82,6 @@ def exit_codes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def glossary_page() -> str:
-    """From `emulator/report/glossary.py`, which stands at the foot of every report, too."""
-    terms = [f"**{term}**\n: {meaning}\n" for term, meaning in GLOSSARY.items()]
-    return "\n".join(["# Glossary\n", *terms])
-
-
 def man_page() -> str:
     """feedrate(1): what the commands do, two examples of each, and the exit status."""
     described, shown = [], []
@@ -112,7 +105,6 @@ PAGES = {
     "commands.md": commands_page,
     "fields.md": fields_page,
     "exit-codes.md": exit_codes_page,
-    "glossary.md": glossary_page,
     "man.md": man_page,
 }
 

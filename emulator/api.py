@@ -32,8 +32,7 @@ from emulator.record.host import HOST, HostRows, read_hosts
 from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
-from emulator.report.drawing import svg, write_picture
-from emulator.report.figure import Figure
+from emulator.report.charts import Figure, svg, write_picture
 from emulator.report.table import markdown
 from emulator.report.training_figures import hosts_over_time
 from emulator.report.view import answer_of, kind_of, title
@@ -48,7 +47,7 @@ from emulator.sweep.summary import recovered
 
 if TYPE_CHECKING:
     from emulator.plugins.page.compare import Comparison
-    from emulator.plugins.page.page import Report
+    from emulator.plugins.page.report import Report
     from emulator.plugins.recorder.job import Written
     from emulator.plugins.systems.efficiency import Efficiency
     from emulator.plugins.systems.plan import Plan
@@ -364,16 +363,25 @@ def record(
 
 
 def report(
-    out: Place, *, baselines: Sequence[Place] = (), systems: Sequence[str] = (), rules: str = ""
+    out: Place,
+    *,
+    baselines: Sequence[Place] = (),
+    systems: Sequence[str] = (),
+    rules: str = "",
+    threshold: float | None = None,
 ) -> Report:
     """Return a result with its comparisons: baselines of the same storage, systems by name or file.
 
     `out` may be a folder of results; a table shows which of its runs are a valid set by `rules`.
     `Report.write` writes the page, pictures and files of `feedrate report`. Raises StorageError, SpecError.
     """
-    from emulator.plugins.page import page
+    from emulator.plugins.page.report import Wanted
+    from emulator.plugins.page.report import report as reported
 
-    return page.report(Path(out), [Path(one) for one in baselines], systems, rules)
+    wanted = Wanted(
+        baselines=[Path(folder) for folder in baselines], systems=systems, rules=rules, threshold=threshold
+    )
+    return reported(Path(out), wanted)
 
 
 def compare(outs: Sequence[Place], *, references: Sequence[str] = (), match: str = "") -> Comparison:

@@ -51,11 +51,14 @@ def require(required: int, result: RunResult) -> Verdict:
     fed, starved = fed_range(knee_of(result))
     low = whole_accelerators(fed)
     status = MET if required <= low else UNKNOWN
-    if starved is not None and required > whole_accelerators(starved):
-        status = NOT_MET
+    high = None if starved is None else whole_accelerators(starved)
     ends = [f"at least {low:,}"] if low else []
-    ends += [] if starved is None else [f"at most {whole_accelerators(starved):,}"]
+    ends += [] if high is None else [f"at most {high:,}"]
     evidence = f"{' and '.join(ends)} are fed" if ends else "no count is known to be fed or starved"
+    if low == high:
+        evidence = f"{low:,} are fed"
+    if high is not None and required > high:
+        status = NOT_MET
     evidence += f" at {threshold_of(result) * 100:g} % of their demand"
     if status == UNKNOWN and starved is not None:
         evidence += f"; more runs (--precision) may raise the lower end, {fed:.3g}, to {required:,}"

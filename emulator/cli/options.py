@@ -21,8 +21,9 @@ from emulator.errors import SpecError
 from emulator.record.out import require_output
 from emulator.record.result import RunResult
 from emulator.registry import RULES
+from emulator.report.document import document_of
 from emulator.report.junit import write_junit
-from emulator.report.terminal import print_blocks, result_blocks
+from emulator.report.terminal import print_blocks
 from emulator.report.view import answer_of
 from emulator.text import masked
 
@@ -158,7 +159,7 @@ def show_result(result: RunResult, out: Path, gate: Gate | None = None) -> None:
     elif live.quiet():
         print(say_in_one_line(answer))
     if not live.quiet():
-        print_blocks(result_blocks(result, gate.require))
+        print_blocks(document_of(result, gate.require).blocks)
         page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
         typer.echo(f"\nresult: {out}   ({page})")
     gate.leave(answer, str(result.dataset.get("path", "")))

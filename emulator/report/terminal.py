@@ -13,9 +13,7 @@ from typing import Any
 from emulator.analysis.answer import Answer
 from emulator.analysis.gate import MET, NOT_MET, UNKNOWN
 from emulator.launch.launched import started_by_mpi
-from emulator.record.result import RunResult
 from emulator.report.table import Table, heading, markdown, shortened
-from emulator.report.view import answer_of, kind_of, limits, marks, measured_on, notes, title
 from emulator.text import PrintableStream, shown
 
 PLAIN_WIDTH = 100
@@ -42,29 +40,6 @@ def answer_blocks(answer: Answer, complete: bool = True) -> list[Text | Table]:
     blocks.append(Text(answer.sentence, "bold green" if complete and not answer.gate else "bold"))
     rest = answer.lines[2 if answer.gate else 1 :]
     return [*blocks, *(Text(line) for line in rest)]
-
-
-def result_blocks(
-    result: RunResult, required: int | None = None, *, answered: bool = False
-) -> list[Text | Table]:
-    """A result: what qualifies it, its tables, the evidence of its limit, its notes, the answer.
-
-    `answered`: the answer was given before.
-    """
-    kind = kind_of(result)
-    blocks: list[Text | Table] = [Text(title(result), "bold"), Text(kind.setting(result), "dim")]
-    if storage := measured_on(result):
-        blocks.insert(0, Text(f"storage: {storage}", "dim"))
-    blocks += [Text(f"!! {m.sentence}" if m.serious else m.sentence, "bold red") for m in marks(result)]
-    blocks += [table for table in kind.tables(result) if not table.detail]
-    for limit in limits(result)[-1:]:
-        blocks.append(Text(f"\n{limit.name} limits {limit.where}: {'; '.join(limit.evidence)}."))
-    for place, note in enumerate(notes(result)):
-        line = f"{note.letter}  {note.name} ({note.where}): {note.sentence}"
-        blocks.append(Text(line if place else f"\n{line}", "yellow"))
-    if answered:
-        return blocks
-    return [*blocks, Text(""), *answer_blocks(answer_of(result, required), result.status == "complete")]
 
 
 def print_blocks(blocks: Sequence[Text | Table]) -> None:

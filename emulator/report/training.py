@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,9 @@ from emulator.analysis.answer import Answer, answer_of
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
-from emulator.report.figure import Figure
-from emulator.report.table import (
-    Cell,
-    Column,
-    Table,
-    number,
-    one_place,
-    three_digits,
-    three_places,
-    two_digits,
-)
-from emulator.report.training_figures import FIGURES, by_ranks, computes, mean_demand
+from emulator.report.charts import Figure
+from emulator.report.table import Cell, Column, Table, one_place, three_digits, three_places, two_digits
+from emulator.report.training_figures import FIGURES, by_ranks, computes
 from emulator.report.view import notes, shape_of
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -126,7 +116,7 @@ def points_table(result: RunResult) -> Table:
 
 PLAIN = ("samples_per_second", "bytes_per_second", "ideal_samples_per_second", "x_ideal", "au")
 """Fields of a point that a CSV has under their own names."""
-LATENCIES = ("read_p50", "read_p90", "read_p99", "read_p999", "read_max")
+LATENCIES = ("read_p50", "read_p90", "read_p99", "read_p999", "read_p9999", "read_max")
 
 
 def csv_table(result: RunResult) -> Table:
@@ -186,7 +176,7 @@ def hosts_table(result: RunResult) -> Table:
     if point is not None:
         many = f"{len(rows):,} hosts" if len(rows) > 1 else "1 host"
         order = ", the most waiting first" if len(rows) > 1 else ""
-        caption = f"{many} at {point.ranks:,} ranks{order} ({show_rate(point.bytes_per_second)} in all)"
+        caption = f"{many} at {point.ranks:,} ranks{order} ({show_rate(_read_rate(point))} in all)"
     columns = (
         Column("host", align="fold"),
         Column("ranks"),
@@ -200,6 +190,11 @@ def hosts_table(result: RunResult) -> Table:
     )
     table = Table(caption=caption, columns=columns, rows=tuple(rows), items="hosts", detail=len(rows) < 2)
     return table.without_empty_columns()
+
+
+def _read_rate(point: Point) -> float:
+    """Bytes/s of all hosts over the whole run, as each host's own is computed."""
+    return sum(share.bytes for share in point.hosts) / point.seconds if point.seconds else 0.0
 
 
 def host_rows(point: Point) -> list[tuple[Cell, ...]]:
@@ -241,7 +236,7 @@ def short_names(names: list[str]) -> list[str]:
 
 def latency_table(result: RunResult) -> Table:
     """Percentiles of the latency of read requests at each point."""
-    heads = ("p50", "p90", "p99", "p99.9", "max")
+    heads = ("p50", "p90", "p99", "p99.9", "p99.99", "max")
     return Table(
         caption="Latency of read requests",
         columns=(Column("ranks"), *(Column(head, show_seconds, unit="s") for head in heads)),
@@ -250,7 +245,7 @@ def latency_table(result: RunResult) -> Table:
     )
 
 
-PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
+PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99, 100.0)
 """Percentiles of read latency in tables and CSV."""
 
 
@@ -285,33 +280,3 @@ def _edge(name: str) -> float:
         return float(name)
     except ValueError:
         return math.inf  # a bucket without an upper edge, whatever it is called
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One figure beside the answer, with its name and what it means."""
-
-    name: str
-    value: str
-    detail: str
-
-
-def cards(result: RunResult, answer: Answer) -> list[Card]:
-    """The figures of the answer, and what one process asks for."""
-    found: list[Card] = []
-    if answer.number is not None and answer.threshold is not None:
-        low, high = answer.interval or (answer.number, None)
-        ends = f"{number(low, 3)} or more" if high is None else f"{number(low, 3)} to {number(high, 3)}"
-        name = f"Feeds, at {answer.threshold * 100:g} % of demand"
-        found.append(Card(name, number(answer.number, 3), ends if high != low else answer.unit))
-    demand, its = mean_demand(by_ranks(result)), job_samples(result)
-    if demand is not None:
-        batch = result.workload.get("loader", {}).get("batch_size")
-        seconds = result.workload.get("accelerator", {}).get("step_seconds")
-        whose = "" if its == 1 else "of the job's "
-        known = batch is not None and seconds is not None
-        detail = (
-            f"{(batch or 0) * its:g} {whose}samples every {show_seconds(float(seconds))}" if known else ""
-        )
-        found.append(Card("One process asks for", show_rate(demand), detail))
-    return found

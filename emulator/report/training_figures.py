@@ -1,14 +1,12 @@
-"""The figures of a training, each with its caption, and the few formulas that they share with its tables."""
+"""The figures of a training, and the few formulas that they share with its tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.evidence import usable
@@ -18,10 +16,21 @@ from emulator.analysis.point import show_au
 from emulator.analysis.search import KneeSearch, believe, observe
 from emulator.record.host import HostRows
 from emulator.record.result import Point, RunResult
-from emulator.report import figure as fig
+from emulator.report import charts
+from emulator.report.charts import Axis, Dot, Figure, Level, Place, Series, spread
 from emulator.report.table import number
 from emulator.report.view import marks_line
-from emulator.units import show_rate, show_seconds
+from emulator.units import show_rate
+
+LIMITS = {
+    kind: charts.colour(place) if kind != "compute" else charts.MEASURED
+    for place, kind in enumerate(LIMIT_NAMES)
+}
+"""Limit of a point -> its colour."""
+PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": charts.IDEAL, "overshoot": "#a23b72"}
+"""Part of a step -> its colour, from the bottom of the stack to its top."""
+MOST_LINES = 8
+"""Most process counts whose throughput over time is drawn."""
 
 
 def computes(point: Point) -> bool:
@@ -40,29 +49,13 @@ def mean_demand(points: Sequence[Point]) -> float | None:
     return asked_rate(usable(known) or known) if known else None
 
 
-def measured(
-    points: Sequence[Point], value: Callable[[Point], float], *, by_limit: bool = False
-) -> tuple[fig.Dot, ...]:
-    """Return `value` of each point against its rank count; `by_limit`: in the colour of its limit."""
+def dots_of(points: Sequence[Point], value: Callable[[Point], float]) -> tuple[Dot, ...]:
+    """Return `value` of each point against its rank count."""
     used = usable(points)
-    return tuple(
-        fig.Dot(
-            point.ranks,
-            value(point),
-            bool(point.flags),
-            point in used,
-            told(point),
-            LIMITS.get(point.bound.kind, fig.SOFT) if by_limit and point.bound else "",
-        )
-        for point in points
-    )
+    return tuple(Dot(p.ranks, value(p), in_words(p), bool(p.flags), p in used) for p in points)
 
 
-LIMITS = dict(zip(LIMIT_NAMES, fig.LIMIT_COLOURS, strict=True))
-"""Limit of a point -> its colour."""
-
-
-def told(point: Point) -> str:
+def in_words(point: Point) -> str:
     """Return the figures of a point in words, shown when the pointer is on it."""
     parts = [
         f"{point.ranks:,} process{'' if point.ranks == 1 else 'es'}: {show_rate(point.bytes_per_second)}",
@@ -77,6 +70,12 @@ def told(point: Point) -> str:
     return "; ".join(parts)
 
 
+def process_axis(points: Sequence[Point]) -> Axis:
+    """The x axis of process counts: linear from 0, or logarithmic where they span much."""
+    counts = [point.ranks for point in points]
+    return Axis(title=charts.PROCESSES, whole=True, log=spread(counts), high=1.06 * max(counts))
+
+
 @dataclass(frozen=True, slots=True)
 class StorageLimit:
     """The highest rate at which another tool read from the same storage."""
@@ -86,73 +85,67 @@ class StorageLimit:
     """`fio, sequential 1 MiB reads`."""
 
 
-def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Figure | None:
+def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> Figure | None:
     """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limits`."""
-    points, demand = by_ranks(result), mean_demand(by_ranks(result))
+    points = by_ranks(result)
     if not points:
         return None
-    first, last = points[0].ranks, points[-1].ranks
-    log = last >= fig.LOG_FROM * first
+    demand, log = mean_demand(points), spread([point.ranks for point in points])
     rates = [point.bytes_per_second for point in points]
-    top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) * (2.0 if log else 1.18) or 1.0
-    marks: list[fig.Mark] = [*knee_line(result)]
-    legend: list[fig.Key] = []
+    top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) * 1.15 or 1.0
+    fit = [(n, n * low, n * mid, min(top, n * high)) for n, low, mid, high in fitted(result) if n * mid < top]
+    every, used = dots_of(points, lambda point: point.bytes_per_second), usable(points)
+    series = []
+    if fit:
+        series.append(Series(name="fit, 95 % band", colour=charts.MEASURED, band=fit))
+    elif len({point.ranks for point in points}) > 1:
+        series.append(Series(name="measured, mean", colour=charts.MEASURED, dots=every, drawn=False))
     if demand is not None:
-        ends = (float(first) if log else 0.0, min(last * 1.02, top / demand))
-        marks.append(fig.Line(points=tuple((x, x * demand) for x in ends), colour=fig.IDEAL, dashed=True))
-        legend.append(fig.Key("ideal", fig.IDEAL, "dash"))
-    for place, limit in enumerate(limits, start=1):
-        rate, alone = limit.bytes_per_second, len(limits) == 1
-        label = f"{limit.name}: {show_rate(rate)}"
-        colour = fig.SECOND if alone else fig.series_colour(place)
-        marks.append(fig.HorizontalLine(y=rate, colour=colour, label=label if alone else ""))
-        legend += [] if alone else [fig.Key(label, colour, "dash")]  # beside each other labels would overlap
-    curve = ((ranks, *(ranks * level for level in levels)) for ranks, *levels in fitted(result))
-    series = fig.Series(
-        name="measured",
-        dots=measured(points, lambda point: point.bytes_per_second, by_limit=True),
-        colour=fig.MEASURED,
-        fit=tuple((x, low, middle, min(top, high)) for x, low, middle, high in curve if middle < top),
+        ends = (points[0].ranks if log else 0.0, min(points[-1].ranks * 1.02, top / demand))
+        line = [Dot(x, x * demand) for x in ends]
+        series.append(Series(name="ideal", colour=charts.IDEAL, dots=line, drawn=False, dashed=True))
+    kinds = dict.fromkeys(point.bound.kind if point.bound else None for point in points)
+    for kind in kinds:
+        own = [point for point in points if (point.bound.kind if point.bound else None) == kind]
+        name = f"limited by {LIMIT_NAMES[kind]}" if kind else "runs"
+        name = "fed" if kind == "compute" else name
+        dots = [Dot(p.ranks, p.bytes_per_second, in_words(p), bool(p.flags), p in used) for p in own]
+        series.append(Series(name=name, colour=LIMITS[kind] if kind else charts.SOFT, dots=dots, line=False))
+    caption = "All processes together." + (
+        " Dashed: what processes that never wait would read." if demand else ""
     )
-    figure = fig.against_processes(
-        (
-            "throughput",
-            "Throughput and the knee",
-            "All processes together."
-            + (" Dashed: what processes that never wait would read." if demand else ""),
-        ),
-        [series],
-        fig.log_axis(min(rates) * 0.6, top, show_rate) if log else fig.rate_axis(top, show_rate),
-        behind=marks,
-        legend=legend,
+    if any(dot.flagged for dot in every):
+        caption += " Hollow diamonds are flagged."
+    return Figure(
+        name="throughput",
+        title="Throughput and the knee",
+        caption=caption,
+        x=process_axis(points),
+        y=Axis(unit="B/s", log=log, high=top),
+        series=series,
+        levels=[
+            Level(limit.bytes_per_second, f"{limit.name}: {show_rate(limit.bytes_per_second)}")
+            for limit in limits
+        ],
+        places=knee_place(result),
         qualified=marks_line(result),
     )
-    dots = []
-    for kind in dict.fromkeys(point.bound.kind for point in points if point.bound):
-        fed = "fed: " if kind == "compute" else ""
-        dots.append(fig.Key(f"{fed}limited by {LIMIT_NAMES[kind]}", LIMITS[kind], "dot"))
-    if not dots:
-        return figure
-    return replace(figure, legend=(*dots, *(key for key in figure.legend if key.kind != "dot")))
 
 
-def knee_line(result: RunResult) -> tuple[fig.VerticalLine, ...]:
-    """Draw the knee as a line with its number and its interval, or the counts between which it lies."""
+def knee_place(result: RunResult) -> tuple[Place, ...]:
+    """The knee with its interval, or the counts between which it lies."""
     knee = result.knee
     if knee is None:
         return ()
     if knee.n_au is not None:
-        label = [f"knee {number(knee.n_au, 3)}"]
-        if knee.interval is not None:
-            label.append(" to ".join(number(end, 3) for end in knee.interval))
-        return (fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=tuple(label), colour=fig.KNEE),)
+        ends = f" ({' to '.join(number(end, 3) for end in knee.interval)})" if knee.interval else ""
+        return (Place(knee.n_au, knee.interval, f"knee {number(knee.n_au, 3)}{ends}"),)
     if knee.fed is None or knee.kind not in ("at-least", "not-identifiable"):
         return ()
     if knee.kind == "at-least" or knee.starved is None:
-        ends, words = None, f"at least {knee.fed:,}"
-    else:
-        ends, words = (float(knee.fed), float(knee.starved)), f"{knee.fed:,} to {knee.starved:,}"
-    return (fig.VerticalLine(x=knee.fed, interval=ends, label=("knee", words), colour=fig.KNEE),)
+        return (Place(knee.fed, None, f"knee: at least {knee.fed:,}"),)
+    between = float(knee.fed), float(knee.starved)
+    return (Place(knee.fed, between, f"knee: {knee.fed:,} to {knee.starved:,}"),)
 
 
 def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
@@ -171,7 +164,7 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     if not found.curved:
         return []
     first, last = points[0].ranks, points[-1].ranks
-    space = np.geomspace if last >= fig.LOG_FROM * first else np.linspace
+    space = np.geomspace if spread([first, last]) else np.linspace
     counts = space(first, last, 60).tolist()
     band = found.band(counts, (0.025, 0.5, 0.975)).T.tolist()
     return [
@@ -180,89 +173,78 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     ]
 
 
-def utilization(result: RunResult) -> fig.Figure | None:
+def utilization(result: RunResult) -> Figure | None:
     """Draw accelerator utilization and X/X_ideal against the process count, with the threshold."""
     points = [point for point in by_ranks(result) if computes(point)]
     if not points:
         return None
-    au = measured(points, lambda point: point.au * 100)
-    x_ideal = measured(points, lambda point: point.x_ideal * 100)
     threshold = 100 * threshold_of(result)
-    return fig.against_processes(
-        (
-            "utilization",
-            "Accelerator utilization",
-            "AU: nominal compute over elapsed time, as MLPerf Storage defines it. X/X_ideal: samples per "
-            "second over what accelerators that never wait would consume. Both leave out the first step of "
-            "an epoch.",
+    known = [point for point in points if not math.isnan(point.au)]
+    au, x_ideal = dots_of(known, lambda p: p.au * 100), dots_of(points, lambda p: p.x_ideal * 100)
+    return Figure(
+        name="utilization",
+        title="Accelerator utilization",
+        caption="AU: nominal compute over elapsed time, as MLPerf Storage defines it. X/X_ideal: samples per "
+        "second over what accelerators that never wait would consume. Both leave out the first step of an "
+        "epoch.",
+        x=process_axis(points),
+        y=Axis(unit="%", high=max(106.0, *(dot.y * 1.02 for dot in (*au, *x_ideal)))),
+        series=(
+            Series(name="AU", dots=au, colour=charts.MEASURED),
+            Series(name="X/X_ideal", dots=x_ideal, colour=charts.colour(2), dashed=True),
         ),
-        [
-            fig.Series(name="AU", dots=au, colour=fig.MEASURED),
-            fig.Series(name="X/X_ideal", dots=x_ideal, colour=fig.SECOND, area=18, dashed=True),
-        ],
-        fig.Axis(high=max(100.0, *(dot.y for dot in (*au, *x_ideal))) * 1.06, suffix=" %"),
-        behind=(*knee_line(result), fig.HorizontalLine(y=threshold, colour=fig.KNEE)),
-        legend=[fig.Key(f"threshold {threshold:g} %", fig.KNEE, "dash")],
+        levels=[Level(threshold, f"threshold {threshold:g} %")],
+        places=knee_place(result),
         qualified=marks_line(result),
     )
 
 
-MOST_LINES = 8
-"""Most process counts whose throughput over time is drawn."""
-
-
-def over_time(result: RunResult) -> fig.Figure | None:
+def over_time(result: RunResult) -> Figure | None:
     """Draw bytes/s of all processes read over the time of each count's last point."""
-    courses = {point.ranks: point.course for point in by_ranks(result) if point.course}
-    series = list(courses.items())
-    if len(series) > MOST_LINES:
-        series = [series[place] for place in np.linspace(0, len(series) - 1, MOST_LINES).astype(int)]
-    if not series:
+    courses = [(point.ranks, point.course) for point in by_ranks(result) if point.course]
+    latest = list(dict(courses).items())
+    if not latest:
         return None
+    if len(latest) > MOST_LINES:
+        latest = [latest[place] for place in np.linspace(0, len(latest) - 1, MOST_LINES).astype(int)]
     lines = {}
-    for ranks, course in series:
+    for ranks, course in latest:
         rates = np.array(course.bytes_per_second)
         spans = (np.arange(len(rates)) + 0.5) / len(rates)
-        lines[f"{ranks:,}"] = course.begin + spans * (course.end - course.begin), rates
-    words = (
+        lines[f"{ranks:,} process{'' if ranks == 1 else 'es'}"] = (
+            course.begin + spans * (course.end - course.begin),
+            rates,
+        )
+    return _curves(
         "over-time",
         "Throughput over time",
         "Bytes read per second by all processes, a line a process count. A level line is a storage that has "
         "settled; one that falls was read from a cache at first." + _of_some(result),
+        lines,
+        Axis(title="seconds since the point began"),
+        Axis(unit="B/s"),
+        result,
     )
-    end = max(course.end for _, course in series)
-    x = fig.Axis(title="seconds since the point began", high=end * 1.04)
-    return _curves(words, lines, x, None, result)
 
 
 def _curves(
-    words: tuple[str, str, str],
-    lines: Mapping[str, tuple[NDArray[Any], NDArray[Any]]],
-    x: fig.Axis,
-    y: fig.Axis | None,
+    name: str, title: str, caption: str, lines: dict[str, tuple[np.ndarray, np.ndarray]], x: Axis, y: Axis,
     result: RunResult,
-) -> fig.Figure:
-    """Draw values over time, a line a name: bytes/s unless there is a `y`.
-
-    `words` are the figure's name, its title and its caption.
-    """
-    name, title, caption = words
-    points = [tuple(zip(at.tolist(), values.tolist(), strict=True)) for at, values in lines.values()]
-    most = max(value for line in points for _, value in line)
-    colours = [fig.series_colour(number) for number in range(len(lines))]
-    return fig.Figure(
-        name=name,
-        title=title,
-        caption=caption,
-        x=x,
-        y=y or fig.rate_axis(most * 1.15 or 1.0, show_rate),
-        marks=tuple(fig.Line(points=line, colour=each) for line, each in zip(points, colours, strict=True)),
-        legend=tuple(map(fig.Key, lines, colours)),
-        qualified=marks_line(result),
+) -> Figure:  # fmt: skip
+    """Draw values over time, a line a name."""
+    series = [
+        Series(
+            name=label, colour=charts.colour(place), drawn=False,
+            dots=[Dot(at, value) for at, value in zip(ats.tolist(), values.tolist(), strict=True)],
+        )
+        for place, (label, (ats, values)) in enumerate(lines.items())
+    ]  # fmt: skip
+    return Figure(
+        name=name, title=title, caption=caption, x=x, y=y, series=series, qualified=marks_line(result)
     )
 
 
-def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[fig.Figure, ...]:
+def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[Figure, ...]:
     """Draw the rates of networks and devices, and the busiest host's CPU, second by second over all runs.
 
     `rows` are those of OUT/hosts.parquet. Nothing for less than two seconds.
@@ -281,15 +263,15 @@ def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[fig.Figure, ...]
     }
     busiest = np.zeros(len(seconds))
     np.maximum.at(busiest, place, np.clip(np.nan_to_num(rows["busy"]), 0, 1) * 100)
-    x = fig.Axis(title="seconds, runs one after the other", high=float(seconds[-1]))
+    x = Axis(title="seconds, runs one after the other")
     share = "Share of the cores' time that was not idle, on the host where it was largest."
-    words, y = ("hosts-cpu", "CPU over time", share), fig.Axis(high=106.0, suffix=" %")
-    cpu = _curves(words, {"busiest host": (seconds, busiest)}, x, y, result)
+    lines = {"busiest host": (seconds, busiest)}
+    cpu = _curves("hosts-cpu", "CPU over time", share, lines, x, Axis(unit="%", high=106.0), result)
     if not rates:
         return (cpu,)
     sums = "Bytes per second of all hosts together, every process and file on them counted."
-    words = ("hosts-rates", "Network and device over time", sums)
-    return _curves(words, rates, x, None, result), cpu
+    drawn = _curves("hosts-rates", "Network and device over time", sums, rates, x, Axis(unit="B/s"), result)
+    return drawn, cpu
 
 
 def _of_some(result: RunResult) -> str:
@@ -297,27 +279,25 @@ def _of_some(result: RunResult) -> str:
     return "".join(f" {flag.sentence}" for flag in result.flags if flag.name == "step-log")
 
 
-PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "overshoot": "#a23b72"}
-"""Part of a step -> its colour, from the bottom of the stack to its top."""
-
-
-def step_time(result: RunResult) -> fig.Figure | None:
+def step_time(result: RunResult) -> Figure | None:
     """Divide the mean step: compute, wait, barrier, overshoot, stacked, for each process count."""
     seconds = mean_steps(result)
     if not seconds:
         return None
-    most = max(map(sum, seconds.values()))
-    return fig.Figure(
+    return Figure(
         name="step-time",
         title="Where a step goes, mean",
         caption="Mean over steps and processes: compute is the emulated accelerator, wait is for "
         "data, overshoot is for a process that took its batch or woke up late. Time at a barrier counts as "
         "what the last process did longer than this one; as barrier where the step log does not tell."
         + _of_some(result),
-        x=fig.Axis(title=fig.PROCESSES, kind="names", whole=True),
-        y=fig.rate_axis(most * 1.15 or 1.0, show_seconds),
-        marks=(fig.Bars(stacks=tuple(seconds.items()), colours=tuple(PARTS.values())),),
-        legend=tuple(fig.Key(name, colour, "box") for name, colour in PARTS.items()),
+        x=Axis(title=charts.PROCESSES, names=True),
+        y=Axis(unit="s"),
+        series=[
+            Series(name=part, colour=colour, dots=[Dot(n, values[place]) for n, values in seconds.items()])
+            for place, (part, colour) in enumerate(PARTS.items())
+        ],
+        stacked=True,
         qualified=marks_line(result),
     )
 

@@ -16,16 +16,13 @@ from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.gate import require
 from emulator.record.result import BoundKind, Flag, Point, RunResult
 from emulator.registry import KINDS
-from emulator.report.figure import Figure
+from emulator.report.charts import Figure
 from emulator.report.table import Table
 from emulator.units import show_rate, show_seconds
 
 
 class Kind(Protocol):
     """A kind of result: a module, or an object, in the group `feedrate.kinds`."""
-
-    QUESTION: str
-    """The question that such a result answers."""
 
     def answer(self, result: RunResult) -> Answer:
         """Answer the question."""
@@ -50,10 +47,7 @@ def kind_of(result: RunResult) -> Kind:
 
 def answer_of(result: RunResult, required: int | None = None) -> Answer:
     """The answer of any kind of result, with the verdict of --require. Raises MissingError."""
-    kind = kind_of(result)
-    answer = kind.answer(result)
-    if isinstance(answer, str):
-        answer = Answer(question=kind.QUESTION, sentence=answer)
+    answer = kind_of(result).answer(result)
     return replace(answer, gate=require(required, result)) if required else answer
 
 

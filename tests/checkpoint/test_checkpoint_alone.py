@@ -15,7 +15,8 @@ from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.plugins.checkpoint.start import sweep_up
-from emulator.report.terminal import render, result_blocks
+from emulator.report.document import document_of
+from emulator.report.terminal import render
 from emulator.run.comm import Comm
 from emulator.sweep.summary import recovered
 
@@ -83,7 +84,7 @@ def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, ca
     assert damaged.name in line and "checksum" in line
     result = recovered(out)
     assert (result.status, [one.number for one in result.checkpoints]) == ("incomplete", [0])
-    assert "is damaged" in result.reason and "Incomplete" in render(result_blocks(result))
+    assert "is damaged" in result.reason and "Incomplete" in render(document_of(result).blocks)
 
 
 def test_another_runs_checkpoint_is_not_read_as_ones_own(job, tmp_path, capsys):

@@ -4,13 +4,14 @@ import pytest
 from synthetic_results import plain_sweep
 
 from emulator.plugins.checkpoint.job import Report, checkpoint_of
-from emulator.plugins.checkpoint.report import QUESTION, answer, figures, setting, tables
+from emulator.plugins.checkpoint.report import answer, figures, setting, tables
 from emulator.plugins.page.compare import compare
-from emulator.plugins.page.page import page, report
+from emulator.plugins.page.report import report
 from emulator.record.out import write_result
 from emulator.record.result import RunResult
-from emulator.report.drawing import NARROW, WIDE, svg
-from emulator.report.terminal import render, result_blocks
+from emulator.report.charts import NARROW, WIDE, svg
+from emulator.report.document import document_of
+from emulator.report.terminal import render
 
 
 def of(*seconds: float, size: int = 10**9, commit: float = 0.0, direction: str = "write", number: int = 0):
@@ -36,8 +37,8 @@ def test_duration_is_the_slowest_ranks_and_throughput_its():
 
 def test_the_terminal_says_means_and_each():
     result = run(of(2.0, 4.0, commit=1.0), of(2.0, 2.0, number=1), of(1.0, 1.0, direction="read"))
-    text = render(result_blocks(result))
-    assert answer(result) == (
+    text = render(document_of(result).blocks)
+    assert answer(result).sentence == (
         "2 ranks write a checkpoint of 2 GB in 3 s (750 MB/s) and restore it in 1 s (2 GB/s). "
         "Reads are compared by checksum."
     )
@@ -51,8 +52,8 @@ def test_the_terminal_says_means_and_each():
 
 def test_the_page_has_its_own_question_and_plot():
     result = run(of(2.0, 4.0), of(1.0, 1.0, direction="read"))
-    text = page(result)
-    assert QUESTION in text and "Checkpoints written and read" in text
+    text = document_of(result).text("html")
+    assert answer(result).question in text and "Checkpoints written and read" in text
     (figure,) = figures(result)
     assert all(svg(figure, size) for size in (WIDE, NARROW))
     assert figures(run(of(1.0))) == ()
@@ -70,7 +71,7 @@ def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):
         write_result(tmp_path / name, result)
     found = report(tmp_path)
     assert found.folder == tmp_path / "train"
-    assert [table.caption for table in found.tables] == [
+    assert [table.caption for table in found.beside] == [
         f"All results in {tmp_path.name}",
         "Mean of the checkpoints (save)",
         "Each checkpoint (save)",

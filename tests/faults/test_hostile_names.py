@@ -26,11 +26,10 @@ from emulator.config.storage import parse_place
 from emulator.errors import FeedrateError, SpecError, unexpected
 from emulator.plugins.baseline.fio import Setting
 from emulator.plugins.baseline.rados import Cluster
-from emulator.plugins.page.page import page
 from emulator.record.out import read_result, write_result
 from emulator.record.result import new_result
-from emulator.report import drawing
-from emulator.report.drawing import draw_result
+from emulator.report import charts
+from emulator.report.document import document_of
 from emulator.report.terminal import Text, render
 from emulator.storage import open_store
 from emulator.text import masked, printable
@@ -140,7 +139,7 @@ def hostile(tmp_path):
 
 
 def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
-    text = page(with_steps(hostile))
+    text = document_of(with_steps(hostile)).text("html")
     assert printable(text) == text and r"\x1b[31mred" in text
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text(json.dumps(to_plain(hostile, named=True)))
@@ -151,7 +150,7 @@ def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
 
 
 def test_a_picture_shows_escapes(hostile, tmp_path):
-    draw_result(with_steps(hostile), tmp_path / "p", "svg")
+    document_of(with_steps(hostile)).write(tmp_path / "p", "svg")
     content = (tmp_path / "p").read_bytes()
     assert rb"\x1b[31mred" in content and b"\x1b" not in content
 
@@ -159,7 +158,7 @@ def test_a_picture_shows_escapes(hostile, tmp_path):
 def test_a_renderer_that_aborts_is_one_line(monkeypatch):
 
     with pytest.raises(FeedrateError, match="the figures cannot be drawn") as error:
-        drawing._rendered("svg", [{"mark": {"type": "text", "text": "\x1b"}, "data": {"values": [{}]}}])
+        charts._rendered("svg", [{"mark": {"type": "text", "text": "\x1b"}, "data": {"values": [{}]}}])
     assert "\n" not in str(error.value)
 
 

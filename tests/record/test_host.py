@@ -56,10 +56,10 @@ def test_hosts_add_up_and_runs_follow_each_other() -> None:
         ]
     )
     rates, cpu = hosts_over_time(plain_sweep(), rows)
-    (line,) = rates.marks
-    assert line.points == ((1.0, 300e6), (2.0, 300e6), (4.0, 50e6))
-    assert [key.name for key in rates.legend] == ["received by network"], "the device is not known"
-    assert cpu.marks[0].points == ((1.0, 90.0), (2.0, 90.0), (4.0, 10.0))
+    (line,) = rates.series
+    assert [(dot.x, dot.y) for dot in line.dots] == [(1.0, 300e6), (2.0, 300e6), (4.0, 50e6)]
+    assert line.name == "received by network", "the device is not known"
+    assert [(dot.x, dot.y) for dot in cpu.series[0].dots] == [(1.0, 90.0), (2.0, 90.0), (4.0, 10.0)]
     assert hosts_over_time(plain_sweep(), rows[:1]) == ()
 
 

@@ -6,14 +6,14 @@ import pytest
 from synthetic_results import PAGES, flagged_sweep, long_names_sweep, multi_host_sweep, with_steps
 
 from emulator.plugins.page.compare import compare
-from emulator.plugins.page.page import page
 from emulator.plugins.page.reference import load_references
+from emulator.report.document import document_of
 
 
 @pytest.fixture(scope="session")
 def pages() -> dict[str, str]:
     """Name of a synthetic result -> its page."""
-    return {name: page(with_steps(made())) for name, made in PAGES.items()}
+    return {name: document_of(with_steps(made())).text("html") for name, made in PAGES.items()}
 
 
 @pytest.fixture(scope="session")
@@ -23,4 +23,4 @@ def comparison_pages() -> dict[str, str]:
     results = [("fast", multi_host_sweep()), ("slow", flagged_sweep())]
     with_published = compare(results, submissions, documents)
     long = compare([("a-name-" * 12, long_names_sweep()), ("<b>", long_names_sweep())])
-    return {"compared": with_published.html(), "compared-long": long.html()}
+    return {"compared": with_published.text("html"), "compared-long": long.text("html")}

@@ -10,12 +10,12 @@ from synthetic_results import multi_host_sweep, plain_sweep, result
 from emulator.errors import SpecError, StorageError
 from emulator.plugins.baseline.report import against, answer, figures, setting, tables, training_figure
 from emulator.plugins.page.compare import compare
-from emulator.plugins.page.page import page, report
+from emulator.plugins.page.report import Wanted, report
 from emulator.record.out import write_result
 from emulator.record.result import Corner, RunResult, Side
-from emulator.report.drawing import WIDE, chart, svg
-from emulator.report.figure import Figure
-from emulator.report.terminal import render, result_blocks
+from emulator.report.charts import WIDE, Figure, chart, svg
+from emulator.report.document import document_of
+from emulator.report.terminal import render
 from emulator.report.training_figures import by_ranks, mean_demand
 
 FIGURES = {
@@ -72,7 +72,7 @@ def test_the_maximum_of_each_workload_is_over_all_depths():
     assert len(every.rows) == 5
     assert most.texts[1][4] == "227" and most.texts[3][3] == "4,100"
     assert most.texts[3][5] == "2 ms / 2 ms"
-    assert "227 GB/s" in answer(weka()) and "12 clients x 32 jobs" in setting(weka())
+    assert "227 GB/s" in answer(weka()).sentence and "12 clients x 32 jobs" in setting(weka())
 
 
 def test_training_is_a_share_of_what_fio_reads():
@@ -94,7 +94,7 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
         write_result(tmp_path / name, one)
     found = report(tmp_path)
     assert found.folder == tmp_path / "sweep"
-    shown, pictures = found.tables, found.figures
+    shown = found.beside
     assert [table.caption for table in shown] == [
         f"All results in {tmp_path.name}",
         "Training beside fio (fio)",
@@ -102,7 +102,8 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
         "Every queue depth (fio)",
     ]
     html = found.text("html")
-    assert [figure.name for figure in pictures] == [f"baseline-{name}" for name in FIGURES]
+    drawn = [figure.name for figure in found.figures]
+    assert drawn[-len(FIGURES) :] == [f"baseline-{name}" for name in FIGURES]
     assert {f'id="plot-baseline-{name}"' in html for name in FIGURES} == {True}
     for table in shown:
         assert table.caption in html
@@ -113,11 +114,11 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
 
 
 def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
-    assert "1 MiB sequential read" in render(result_blocks(weka()), 60)
-    assert "Nothing was measured" not in page(weka())
+    assert "1 MiB sequential read" in render(document_of(weka()).blocks, 60)
+    assert "Nothing was measured" not in document_of(weka()).text("html")
     write_result(tmp_path, plain_sweep())
     with pytest.raises(SpecError, match="is a sweep, not a baseline"):
-        report(tmp_path, [tmp_path])
+        report(tmp_path, Wanted(baselines=[tmp_path]))
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match="no result"):
         report(tmp_path / "empty")
@@ -137,10 +138,10 @@ def test_figures_are_valid_and_absent_where_there_is_nothing(name):
 def test_baselines_are_compared_by_workload():
     half = replace(weka(), baseline=tuple(corner(rate, 2**20, 1.0) for rate in (113.5e9, 50e9)))
     found = compare([("first", weka()), ("second", half)])
-    (table,) = [table for table in found.tables if table.caption == "Maximum of each workload"]
-    rows = {row[0]: row[1:] for row in table.texts}
-    assert rows["1 MiB sequential read"] == ("227", "1.00", "114", "0.500")
-    assert rows["128 KiB sequential read"][2:] == ("–", "–")
+    (table,) = [table for table in found.tables if table.caption.startswith("The same figures")]
+    rows = {row[:2]: row[2:] for row in table.texts}
+    assert rows["1 MiB sequential read", "GB/s"] == ("227", "114 (0.500)")
+    assert found.answer.sentence == "second: 114 GB/s, first: 227 GB/s (-50 %)."
     assert not any("nothing was measured" in caution for caution in found.cautions)
 
 
@@ -148,7 +149,7 @@ def test_there_is_nothing_to_compare_without_reads_or_points():
     writes = replace(weka(), baseline=weka().baseline[:1])
     assert not against(plain_sweep(), writes).rows
     assert not against(result(()), weka()).rows
-    assert "no reads" in answer(writes)
+    assert "no reads" in answer(writes).sentence
 
 
 def test_a_baseline_without_a_training_has_its_own_figures_only():

@@ -9,8 +9,7 @@ from synthetic_results import EXAMPLES, flagged_sweep, plain_sweep, repeated_swe
 
 from emulator.analysis.flags import invalid
 from emulator.analysis.knee import find_knee
-from emulator.report.drawing import svg
-from emulator.report.figure import Band
+from emulator.report.charts import svg
 from emulator.report.training_figures import fitted, throughput
 
 
@@ -43,6 +42,6 @@ def test_nothing_is_fitted_without_an_interval_or_an_ideal() -> None:
 def test_the_curve_stays_within_the_plot() -> None:
     figure = throughput(plain_sweep())
     assert figure is not None and figure.y.high is not None
-    (band,) = [mark for mark in figure.marks if isinstance(mark, Band)]
-    assert len(band.points) == 60
-    assert all(high <= figure.y.high for _, _, high in band.points)
+    band = figure.series[0].band
+    assert len(band) == 60
+    assert all(high <= figure.y.high for _, _, _, high in band)

@@ -19,11 +19,13 @@ from synthetic_results import SAMPLE_BYTES, point, result
 from emulator.analysis.answer import Answer, at_threshold
 from emulator.analysis.knee import find_knee
 from emulator.api import Result
-from emulator.cli.options import plain_result, say_in_one_line
-from emulator.plugins.page.page import Report
+from emulator.cli.options import plain_result
 from emulator.record.result import Bound, RunResult
+from emulator.report.document import document_of
 from emulator.report.junit import write_junit
-from emulator.report.terminal import render, result_blocks
+from emulator.report.metrics import as_openmetrics
+from emulator.report.terminal import render
+from emulator.report.training import csv_table
 from emulator.report.view import answer_of
 
 DEMAND = 7 / 0.636 * SAMPLE_BYTES
@@ -44,13 +46,13 @@ def results(draw: st.DrawFn) -> RunResult:
 
 def outputs(made: RunResult, required: int, folder: Path, *, page: bool = False) -> dict[str, str]:
     """What each output prints of a result, by the name of the output."""
-    report = Report(folder=folder, result=made, others=(), systems=(), required=required)
+    report = document_of(made, required, points=csv_table(made), openmetrics=as_openmetrics(made, required))
     answer = report.answer
     assert answer.gate is not None
     write_junit(folder / "gate.xml", "storage", [answer.gate], answer.lines)
     printed = {
-        "terminal": render(result_blocks(made, required), width=1000),
-        "quiet": say_in_one_line(answer),
+        "terminal": render(report.blocks, width=1000),
+        "quiet": report.line,
         "markdown": report.text("md"),
         "json": json.dumps(plain_result(made, folder, answer), default=str),
         "junit": (folder / "gate.xml").read_text(),

@@ -12,7 +12,8 @@ from synthetic_results import flagged_sweep, multi_host_sweep, point, result, st
 from emulator.record.out import write_result
 from emulator.record.result import SCHEMA
 from emulator.record.steps import write_steps
-from emulator.report.terminal import as_markdown, result_blocks
+from emulator.report.document import document_of
+from emulator.report.terminal import as_markdown
 from emulator.sweep.summary import recovered
 
 
@@ -54,7 +55,7 @@ def test_a_point_that_was_cut_off_is_of_each_ranks_first_steps_where_they_are_ma
     assert (whole.steps, whole.flags, cut.steps) == (len(rows) // 4, (), 10)
     (flag,) = cut.flags
     assert f"over the first 10 steps of each rank, 40 of {len(rows)} in all" in flag.sentence
-    assert flag.sentence in as_markdown(result_blocks(recovered(tmp_path)))
+    assert flag.sentence in as_markdown(document_of(recovered(tmp_path)).blocks)
 
 
 def test_what_is_wrong_is_one_line(out: Path, tmp_path: Path) -> None:

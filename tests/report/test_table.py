@@ -9,15 +9,16 @@ import pytest
 from synthetic_results import EXAMPLES, plain_sweep, point, result, shaped_sweep
 
 from emulator.record.result import RunResult, Starved
+from emulator.report.document import document_of
 from emulator.report.table import Column, Table, markdown, to_csv
-from emulator.report.terminal import Text, result_blocks
+from emulator.report.terminal import Text
 from emulator.report.terminal import render as render_blocks
 from emulator.report.training import hosts_table, points_table
 from emulator.units import show_seconds
 
 
 def render(result: RunResult, width: int, colour: bool = False) -> str:
-    return render_blocks(result_blocks(result), width, colour)
+    return render_blocks(document_of(result).blocks, width, colour)
 
 
 @pytest.mark.parametrize("width", [40, 56, 80])
@@ -98,6 +99,6 @@ def test_the_tables_say_what_starved_the_accelerators():
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_no_figure_is_ever_cut(name: str, width: int) -> None:
     """Columns are left out whole, and named."""
-    text = render_blocks(result_blocks(EXAMPLES[name]()), width)
+    text = render_blocks(document_of(EXAMPLES[name]()).blocks, width)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())

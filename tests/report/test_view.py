@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shaped_sweep, steps_of, with_steps
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
-from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
-from emulator.report.figure import KNEE, Line, through
+from emulator.report.charts import KNEE
+from emulator.report.document import cards, facts
 from emulator.report.table import number
-from emulator.report.training import cards, host_rows, percentiles, points_table
-from emulator.report.training_figures import LIMITS, PARTS, mean_steps, measured, throughput
+from emulator.report.training import host_rows, percentiles, points_table
+from emulator.report.training_figures import LIMITS, PARTS, dots_of, mean_steps, throughput
 from emulator.report.view import answer_of, limits, marks, marks_line, notes
 
 
@@ -86,7 +86,7 @@ def test_percentiles_are_those_of_the_upper_edges(histogram: dict[int, int]) -> 
     if not len(all_edges):
         assert found == ()
         return
-    wanted = np.percentile(all_edges, (50, 90, 99, 99.9, 100), method="inverted_cdf") * 1e-6
+    wanted = np.percentile(all_edges, (50, 90, 99, 99.9, 99.99, 100), method="inverted_cdf") * 1e-6
     assert found == pytest.approx(wanted.tolist())
 
 
@@ -97,20 +97,17 @@ def test_a_bucket_without_an_edge_is_the_last() -> None:
 
 def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_left() -> None:
     made = [point(1, 26e9), point(2, 26e9), point(2, 13e9, flags=(CACHE,)), point(4, 26e9, flags=(CACHE,))]
-    dots = measured(made, lambda at: at.bytes_per_second)
-    line, _ = through(dots, "#000000")
-    assert [x for x, _ in line.points] == [1, 2]
-    assert line.points[1][1] == dots[1].y
-    line, _ = through(measured(made[2:], lambda at: at.bytes_per_second), "#000000")
-    assert len(line.points) == 2
+    used = [dot.x for dot in dots_of(made, lambda at: at.bytes_per_second) if dot.used]
+    assert used == [1, 2]
+    assert all(dot.used for dot in dots_of(made[2:], lambda at: at.bytes_per_second))
 
 
 def test_the_ideal_line_stays_within_the_plot() -> None:
     figure = throughput(plain_sweep())
     assert figure is not None
-    ideal = next(mark for mark in figure.marks if isinstance(mark, Line) and mark.dashed)
-    assert ideal.points[0] == (0.0, 0.0)
-    assert ideal.points[1][1] == pytest.approx(figure.y.high)
+    (ideal,) = [series for series in figure.series if series.name == "ideal"]
+    assert (ideal.dots[0].x, ideal.dots[0].y) == (0.0, 0.0)
+    assert ideal.dots[1].y == pytest.approx(figure.y.high)
 
 
 def test_the_parts_of_a_step_come_from_the_step_log() -> None:
@@ -136,9 +133,9 @@ def test_facts_are_flat_sourced_and_in_units() -> None:
         "step_seconds": 0.636, "hosts": [{"host": "a"}, {"host": "b"}],
         "none": None, "seed": 10_000, "yes": True,
     }  # fmt: skip
-    shown = {fact.key: (fact.value, fact.source) for fact in facts(table, {"step_seconds": "published"})}
+    shown = {fact.name: (fact.value, fact.source) for fact in facts(table, {"step_seconds": "published"})}
     assert shown == {
-        "loader.block_bytes": ("4.19 MB (4,194,304)", ""), "loader.crop": ("128, 128, 128", ""),
-        "step_seconds": ("636 ms", "published"), "hosts.0.host": ("a", ""), "hosts.1.host": ("b", ""),
-        "none": ("–", ""), "seed": ("10000", ""), "yes": ("yes", ""),
+        "loader: block": ("4.19 MB", ""), "loader: crop": ("128, 128, 128", ""),
+        "step": ("636 ms", "published"), "hosts: 0: host": ("a", ""), "hosts: 1: host": ("b", ""),
+        "seed": ("10000", ""), "yes": ("yes", ""),
     }  # fmt: skip

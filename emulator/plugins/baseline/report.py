@@ -7,15 +7,14 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
+from emulator.analysis.answer import Answer
 from emulator.plugins.baseline.suites import access_name
 from emulator.record.result import Corner, RunResult, Side
-from emulator.report import figure as fig
+from emulator.report.charts import Axis, Dot, Figure, Series, colour
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
 from emulator.report.training_figures import StorageLimit, by_ranks, mean_demand, throughput
 from emulator.report.view import marks_line
 from emulator.units import counted, show_rate, show_seconds
-
-QUESTION = "How fast is this storage without a training?"
 
 
 def sides(corner: Corner) -> tuple[Side, ...]:
@@ -95,15 +94,19 @@ def setting(result: RunResult) -> str:
     )
 
 
-def answer(result: RunResult) -> str:
-    """Return the measured limit, in one sentence."""
+def answer(result: RunResult) -> Answer:
+    """Return the measured limit of reads in bytes/s, or the share that readers keep beside writers."""
+    asked = Answer(question="How fast is this storage without a training?", sentence="Nothing was measured.")
     alone, together = summed(neighbours(result.baseline, read=True))
     if alone:
-        return f"Readers keep {percent(together / alone)} % of their throughput beside writers."
+        kept = f"Readers keep {percent(together / alone)} % of their throughput beside writers."
+        return replace(asked, sentence=kept, number=together / alone, unit="of the throughput alone")
     limit = result.read_limit
     if limit is None:
-        return f"{result.loader} measured no reads." if result.baseline else "Nothing was measured."
-    return f"{result.loader} reads up to {show_rate(bytes_per_second(limit))} ({_where(limit)})."
+        return replace(asked, sentence=f"{result.loader} measured no reads.") if result.baseline else asked
+    rate = bytes_per_second(limit)
+    sentence = f"{result.loader} reads up to {show_rate(rate)} ({_where(limit)})."
+    return replace(asked, sentence=sentence, number=rate, unit="B/s")
 
 
 def _where(corner: Corner) -> str:
@@ -187,22 +190,7 @@ def _neighbours(result: RunResult, read: bool) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-def compared(results: Sequence[tuple[str, RunResult]]) -> Table:
-    """Return a table of the maxima of several baselines by workload, with ratios to the first."""
-    most = [maxima(result.baseline) for _, result in results]
-    columns = [Column("workload", align="left")]
-    for name, _ in results:
-        columns += [Column(f"{name}\nGB/s", three_digits), Column("ratio", three_digits)]
-    rows: list[tuple[Cell, ...]] = []
-    for workload in dict.fromkeys(workload for corners in most for workload in corners):
-        rates = [bytes_per_second(corners[workload]) if workload in corners else None for corners in most]
-        first = rates[0]
-        figures = [(rate and rate / 1e9, rate / first if rate and first else None) for rate in rates]
-        rows.append((workload, *(value for pair in figures for value in pair)))
-    return Table(caption="Maximum of each workload", columns=tuple(columns), rows=tuple(rows))
-
-
-def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
+def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
     """Return tables and figures for the page of a training: the comparison, then the baseline's own."""
     figure = training_figure(main, result)
     drawn = figures(result)
@@ -243,12 +231,12 @@ def against(training: RunResult, baseline: RunResult) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-def figures(result: RunResult) -> tuple[fig.Figure, ...]:
+def figures(result: RunResult) -> tuple[Figure, ...]:
     """Return the measured figures of throughput and latency against queue depth."""
     made = (
-        _over_depths(result, "sequential", "Sequential access", bytes_per_second, show_rate),
-        _over_depths(result, "random", "Random access, requests per second", iops, _show_iops),
-        _over_depths(result, "", "Latency: 99.99 % of the requests completed", _slowest, show_seconds),
+        _over_depths(result, "sequential", "Sequential access", bytes_per_second, "B/s"),
+        _over_depths(result, "random", "Random access, requests per second", iops, "IOPS"),
+        _over_depths(result, "", "Latency: 99.99 % of the requests completed", _slowest, "s"),
     )
     return tuple(figure for figure in made if figure is not None)
 
@@ -257,18 +245,9 @@ def _slowest(corner: Corner) -> float:
     return max((side.latency_p9999 for side in sides(corner)), default=0.0)
 
 
-def _show_iops(value: float) -> str:
-    size, letter = (1e6, " M") if value >= 1e6 else (1e3, " k") if value >= 1e3 else (1, "")
-    return f"{value / size:g}{letter}"
-
-
 def _over_depths(
-    result: RunResult,
-    pattern: str,
-    title: str,
-    value: Callable[[Corner], float],
-    show: Callable[[float], str],
-) -> fig.Figure | None:
+    result: RunResult, pattern: str, title: str, value: Callable[[Corner], float], unit: str
+) -> Figure | None:
     """Return a figure of `value` against queue depth; None without measurements.
 
     `pattern` chooses the accesses; all of them, on a log axis, if it is empty.
@@ -278,32 +257,24 @@ def _over_depths(
         for name, corners in by_access(result.baseline).items()
         if pattern in ("", corners[0].pattern)
     }
-    values = [value(corner) for corners in lines.values() for corner in corners]
-    if not values:
+    if not any(lines.values()):
         return None
-    depths = sorted({float(corner.depth) for corners in lines.values() for corner in corners})
-    low, high = depths[0] * 0.9, depths[-1] * 1.1
-    marks: list[fig.Mark] = []
-    for place, corners in enumerate(lines.values()):
-        dots = [fig.Dot(corner.depth, value(corner)) for corner in corners]
-        marks += fig.through(dots, fig.series_colour(place), area=18)
-    return fig.Figure(
+    series = [
+        Series(name=name, colour=colour(place), dots=[Dot(corner.depth, value(corner)) for corner in corners])
+        for place, (name, corners) in enumerate(lines.items())
+    ]
+    return Figure(
         name=f"baseline-{pattern or 'latency'}",
         title=title,
         caption="All clients together. Mixes: reads and writes together; the slower of their latencies.",
-        x=fig.Axis(
-            title="queue depth of a job", kind="log", low=low, high=high, ticks=tuple(depths), whole=True
-        ),
-        y=fig.rate_axis(max(values) * 1.15, show)
-        if pattern
-        else fig.log_axis(min(values) / 1.6, max(values) * 1.6, show),
-        marks=tuple(marks),
-        legend=tuple(fig.Key(name, fig.series_colour(place)) for place, name in enumerate(lines)),
+        x=Axis(title="queue depth of a job", names=True),
+        y=Axis(unit=unit, log=not pattern),
+        series=series,
         qualified=marks_line(result),
     )
 
 
-def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | None:
+def training_figure(training: RunResult, baseline: RunResult) -> Figure | None:
     """Return a figure of training throughput against processes, with the tool's maxima as dashed lines."""
     levels = [
         StorageLimit(bytes_per_second(corner), f"{baseline.loader}, {name}")

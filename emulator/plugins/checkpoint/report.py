@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from emulator.analysis.answer import Answer
 from emulator.record.result import Checkpoint, RunResult
-from emulator.report.figure import Axis, Dot, Figure, Key, Mark, rate_axis, series_colour, through
+from emulator.report.charts import Axis, Dot, Figure, Series, colour
 from emulator.report.table import Cell, Column, Table, one_place, three_digits, two_digits
 from emulator.report.view import marks_line
 from emulator.units import show_bytes, show_rate, show_seconds
-
-QUESTION = "How long does a checkpoint take?"
 
 
 def _by_direction(result: RunResult) -> dict[str, list[Checkpoint]]:
@@ -20,21 +19,24 @@ def _by_direction(result: RunResult) -> dict[str, list[Checkpoint]]:
     return {name: made for name, made in found.items() if made}
 
 
-def answer(result: RunResult) -> str:
-    """Return the times to write and to restore a checkpoint, in one sentence."""
+def answer(result: RunResult) -> Answer:
+    """Return the times to write and to restore a checkpoint; the number is that of the first, in bytes/s."""
+    question, number = "How long does a checkpoint take?", None
     parts: list[str] = []
     for direction, found in _by_direction(result).items():
         seconds = fmean(made.seconds for made in found)
         rate = fmean(made.bytes_per_second for made in found)
+        number = rate if number is None else number
         verb = "write" if direction == "write" else "restore"
         what = "it" if parts else f"a checkpoint of {show_bytes(found[0].bytes)}"
         parts.append(f"{verb} {what} in {show_seconds(seconds)} ({show_rate(rate)})")
     if not parts:
-        return "No checkpoint was completed."
+        return Answer(question=question, sentence="No checkpoint was completed.")
     first = result.checkpoints[0]
     ranks = "1 rank" if first.ranks == 1 else f"{first.ranks:,} ranks"
     compared = " Reads are compared by checksum." if result.loader == "checkpoint" else ""
-    return f"{ranks} {' and '.join(parts)}.{compared}"
+    sentence = f"{ranks} {' and '.join(parts)}.{compared}"
+    return Answer(question=question, sentence=sentence, number=number, unit="B/s")
 
 
 def setting(result: RunResult) -> str:
@@ -97,28 +99,27 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
     """Return a figure with the bytes/s of each checkpoint; none if there are fewer than two."""
     if len(result.checkpoints) < 2:
         return ()
-    marks: list[Mark] = []
-    for place, direction in enumerate(("write", "read")):
-        dots = [
-            Dot(number, made.bytes_per_second)
-            for number, made in enumerate(result.checkpoints, start=1)
-            if made.direction == direction
-        ]
-        marks += through(dots, series_colour(place), area=18) if dots else ()
-    most = max(made.bytes_per_second for made in result.checkpoints)
-    count = len(result.checkpoints)
+    series = [
+        Series(
+            name=direction,
+            colour=colour(place),
+            dots=[
+                Dot(
+                    number, made.bytes_per_second, f"{direction} {number}: {show_rate(made.bytes_per_second)}"
+                )
+                for number, made in enumerate(result.checkpoints, start=1)
+                if made.direction == direction
+            ],
+        )
+        for place, direction in enumerate(_by_direction(result))
+    ]
     figure = Figure(
         name="checkpoints",
         title="Checkpoints written and read",
         caption="Rate of all ranks, set by the slowest one. Left to right in chronological order.",
-        x=Axis(title="checkpoint", low=0.5, high=count + 0.5, whole=True),
-        y=rate_axis(most * 1.15, show_rate),
-        marks=tuple(marks),
-        legend=tuple(
-            Key(direction, series_colour(place))
-            for place, direction in enumerate(("write", "read"))
-            if direction in _by_direction(result)
-        ),
+        x=Axis(title="checkpoint", whole=True),
+        y=Axis(unit="B/s"),
+        series=series,
         qualified=marks_line(result),
     )
     return (figure,)

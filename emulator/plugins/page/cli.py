@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +15,11 @@ from emulator.analysis.gate import worst
 from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.plugins.page import compare as comparing
-from emulator.plugins.page import page
+from emulator.plugins.page.report import Wanted
+from emulator.plugins.page.report import report as reported
 from emulator.record.out import require_output
 from emulator.registry import RULES
+from emulator.report.document import Document
 from emulator.report.junit import write_junit
 from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
@@ -93,13 +95,19 @@ def report(
       feedrate report sweep --require 8 --junit gate.xml
     """
     paths = files.paths(openmetrics)
-    found = page.report(out, baseline or [], system or [], rules)
-    found = replace(found, result=gate.applied(found.result), required=gate.require)
+    wanted = Wanted(
+        baselines=baseline or [],
+        systems=system or [],
+        rules=rules,
+        threshold=gate.threshold,
+        required=gate.require,
+    )
+    shown = reported(out, wanted)
     if live.for_programs():
-        beside = [as_plain(table) for table in found.tables]
-        live.answer({**options.plain_result(found.result, found.folder, found.answer), "beside": beside})
-    _show(found, paths)
-    gate.leave(found.answer, str(found.result.dataset.get("path", "")))
+        beside = [as_plain(table) for table in shown.beside]
+        live.answer({**options.plain_result(shown.result, shown.folder, shown.answer), "beside": beside})
+    _show(shown, paths)
+    gate.leave(shown.answer, str(shown.result.dataset.get("path", "")))
 
 
 def compare(
@@ -135,20 +143,18 @@ def compare(
         if share is None:
             raise SpecError("--junit was given without --fail-if-worse", "add --fail-if-worse 5%")
         require_output(junit)
-    comparison = comparing.compare_folders(outs, reference or [], match)
+    comparison = comparing.compare_folders(outs, reference or [], match, share)
     if live.for_programs():
         live.answer(comparison.as_plain())
     _show(comparison, paths)
+    if junit is not None:
+        subject = comparison.results[0].name
+        write_junit(junit, subject, comparison.verdicts, comparison.answer.lines)
     if share is not None:
-        verdicts = comparing.gate(share, comparison)
-        for verdict in verdicts:
-            print(verdict.line)
-        if junit is not None:
-            write_junit(junit, comparison.results[0].name, verdicts)
-        raise typer.Exit(worst(verdicts))
+        raise typer.Exit(worst(comparison.verdicts))
 
 
-def _show(document: page.Document, paths: Mapping[str, Path]) -> None:
+def _show(document: Document, paths: Mapping[str, Path]) -> None:
     """Print the document, unless a file is stdout, and write the files. Raises StorageError, MissingError."""
     if live.quiet() and not live.for_programs():
         print(document.line)

@@ -8,19 +8,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from emulator.analysis.answer import Answer
 from emulator.analysis.evidence import usable
 from emulator.analysis.gate import Verdict, knee_range, no_worse, threshold_of
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
 from emulator.plugins.page.differences import differences, same, setting
-from emulator.plugins.page.page import Document, laid_out, plotted, render
 from emulator.plugins.page.reference import Entry, PublishedFigure, load_references
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
-from emulator.report import figure as fig
-from emulator.report.drawing import write_picture
-from emulator.report.table import Cell, Column, Table, as_plain, number, one_place, three_digits, three_places
-from emulator.report.terminal import Text
+from emulator.report import charts
+from emulator.report.charts import Axis, Dot, Figure, Level, Place, Series, spread
+from emulator.report.document import Document
+from emulator.report.table import (
+    Cell,
+    Column,
+    Table,
+    as_plain,
+    heading,
+    number,
+    one_place,
+    three_digits,
+    three_places,
+)
 from emulator.report.training_figures import computes
 from emulator.report.view import answer_of, kind_of, marks, marks_line, notes, title
 from emulator.units import show_rate
@@ -54,23 +64,19 @@ class Compared:
         ]
 
     @property
-    def answer(self) -> str:
-        return answer_of(self.result).sentence
+    def answer(self) -> Answer:
+        return answer_of(self.result)
 
     @property
     def workload(self) -> str:
         return str(self.result.workload.get("name", ""))
 
     @property
-    def knee_range(self) -> tuple[float, float]:
-        return knee_range(self.result)
-
-    @property
     def knee_place(self) -> str:
         """The knee as text, such as `5.5`, or the counts that bound it."""
         if self.result.knee is not None and self.result.knee.n_au is not None:
             return number(self.result.knee.n_au, 3)
-        low, high = self.knee_range
+        low, high = knee_range(self.result)
         if math.isinf(high):
             return f"at least {low:g}" if low else "unknown"
         return f"between {low:g} and {high:.0f}" if low else f"below {high:.0f}"
@@ -81,107 +87,29 @@ class Comparison(Document):
     """Results beside each other and beside published ones."""
 
     results: tuple[Compared, ...]
-    published: tuple[Entry, ...] = ()
-    documents: tuple[PublishedFigure, ...] = ()
-    """Single figures of documents."""
-    cautions: tuple[str, ...] = ()
-    """Sentences on figures that are not comparable."""
-    moves: tuple[str, ...] = ()
-    """Sentences on the move of the knee from the first result to each other one."""
-
-    @property
-    def measured(self) -> list[Entry]:
-        return [entry for compared in self.results for entry in compared.entries]
-
-    @property
-    def differences(self) -> Table:
-        return differences([(compared.name, compared.result) for compared in self.results])
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """Return the tables of measured figures, published figures, and counts that all results have."""
-        tables = (
-            _entries("", self.measured),
-            _entries("Published", self.published),
-            shared(self.results),
-            *self._of_their_kind,
-            _numbers(self.documents),
-        )
-        return tuple(table for table in tables if table.rows)
-
-    @property
-    def _of_their_kind(self) -> tuple[Table, ...]:
-        """The table that a kind makes of several results, if all are of it and it makes one."""
-        kinds = {compared.result.kind for compared in self.results}
-        compared = getattr(kind_of(self.results[0].result), "compared", None) if len(kinds) == 1 else None
-        return (compared([(result.name, result.result) for result in self.results]),) if compared else ()
-
-    @property
-    def blocks(self) -> list[Text | Table]:
-        differ = self.differences
-        blocks: list[Text | Table] = [differ, Text("")] if differ.rows else []
-        for compared in self.results:
-            blocks += [Text(compared.name, "bold"), Text(f"  {compared.answer}")]
-        blocks += self.tables
-        if any(entry.flagged for entry in self.measured):
-            blocks.append(Text("* flagged: see feedrate report", "yellow"))
-        if self.moves:
-            blocks.append(Text("\n" + "\n".join(self.moves), "bold"))
-        if self.cautions:
-            blocks.append(Text("\nCompare with caution", "bold yellow"))
-        return [*blocks, *(Text(f"- {caution}") for caution in self.cautions)]
-
-    @property
-    def line(self) -> str:
-        return "; ".join(f"{compared.name}: {compared.answer}" for compared in self.results)
+    moves: tuple[str, ...]
+    """Sentences on the move from the first result to each other one."""
+    verdicts: tuple[Verdict, ...] = ()
+    """Those of --fail-if-worse, one for each result after the first."""
 
     def as_plain(self) -> dict[str, Any]:
-        """Return each result's answer and knee, the tables, moves and cautions, for programs."""
+        """Return the verdict, each result's answer and knee, the tables, moves and cautions, for programs."""
         return {
+            "answer": self.answer.as_plain(),
+            "gates": [verdict.as_plain() for verdict in self.verdicts],
             "results": [
                 {
                     "name": compared.name,
                     "label": compared.result.label,
-                    "answer": compared.answer,
+                    "answer": compared.answer.as_plain(),
                     "knee": to_plain(compared.result.knee),
                 }
                 for compared in self.results
             ],
-            "differences": as_plain(self.differences)["rows"],
             "tables": [as_plain(table) for table in self.tables],
             "moves": list(self.moves),
             "cautions": list(self.cautions),
         }
-
-    def html(self) -> str:
-        drawn, differ = figures(self), self.differences
-        plots = plotted(drawn, drawn[0] if drawn else None)
-        return render(
-            "compare.html",
-            title="Comparison",
-            results=[
-                {
-                    "name": compared.name,
-                    "answer": compared.answer,
-                    "title": title(compared.result),
-                    "setting": kind_of(compared.result).setting(compared.result),
-                    "marks": marks(compared.result),
-                }
-                for compared in self.results
-            ],
-            differences=laid_out(differ) if differ.rows else None,
-            cautions=self.cautions,
-            moves=self.moves,
-            hero=plots[0] if plots else None,
-            figures=plots[1:],
-            tables=[laid_out(table) for table in self.tables],
-        )
-
-    def csv(self) -> Table:
-        return _entries("", self.measured)
-
-    def draw(self, path: Path, form: str) -> None:
-        write_picture(figures(self), path, form, "Comparison")
 
 
 def names_of(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
@@ -199,11 +127,13 @@ def names_of(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
     return [f"{number}: {path}" for number, path in enumerate(paths, 1)]
 
 
-def compare_folders(outs: Sequence[Path], references: Sequence[str] = (), match: str = "") -> Comparison:
+def compare_folders(
+    outs: Sequence[Path], references: Sequence[str] = (), match: str = "", fail_if_worse: float | None = None
+) -> Comparison:
     """Compare results in folders with published tables, by name or file. Raises SpecError, StorageError."""
     results = [read_result(out) for out in outs]
     names = names_of(outs, [result.label for result in results])
-    return compare(list(zip(names, results, strict=True)), *load_references(references), match)
+    return compare(list(zip(names, results, strict=True)), *load_references(references), match, fail_if_worse)
 
 
 def compare(
@@ -211,50 +141,72 @@ def compare(
     submissions: Sequence[Entry] = (),
     documents: Sequence[PublishedFigure] = (),
     match: str = "",
+    fail_if_worse: float | None = None,
 ) -> Comparison:
     """Compare (name, result) pairs with each other, and with published rows of the same workload.
 
     `match` selects published rows with all of its words in the name of submitter or system. Only letters and
-    digits count, because such names are written in many ways.
+    digits count, because such names are written in many ways. `fail_if_worse` is a share (0 to 1).
     """
     compared = tuple(Compared(name=name, result=result) for name, result in results)
     workloads = {item.workload.replace("-", "_") for item in compared}
     words = [_letters(word) for word in match.split()]
     published = [row for row in submissions if row.workload in workloads and _has(words, row.name)]
-    shown = tuple(document for document in documents if _has(words, document.system))
+    published.sort(key=lambda entry: (entry.accelerators, entry.name))
+    chosen = [document for document in documents if _has(words, document.system)]
     cautions = [caution for item in compared for caution in _own_cautions(item)]
-    if match and (submissions or documents) and not (published or shown):
+    if match and (submissions or documents) and not (published or chosen):
         cautions.append(f"No published system matches {match!r}.")
     elif submissions and not published:
         cautions.append(f"No published row ran {' or '.join(sorted(workloads))}.")
-    if published:
-        cautions.append(
-            "Published throughput includes the first step of each epoch up to v1.0 and excludes it since, as "
-            "feedrate does; it assumes the nominal mean size of samples. Published rows are means of several "
-            "runs."
-        )
-        if any(setting(item.result, "workload.training.sync") != "step" for item in compared):
-            cautions.append("Published runs wait for each other after every step; a result here does not.")
-    if shown:
-        cautions.append(
-            "Figures of documents are from other tools (fio, rados bench) or older workloads: they show the "
-            "limits of a storage, not the throughput of a training. They are listed, not drawn."
-        )
+    cautions += _published_cautions(compared, bool(published), bool(chosen))
+    verdicts = tuple(gate(fail_if_worse, compared)) if fail_if_worse is not None else ()
+    moves = tuple(_moves(compared))
+    measured = [entry for item in compared for entry in item.entries]
+    differ = differences([(item.name, item.result) for item in compared])
+    tables = (
+        shared(compared),
+        *([] if measured else [side_by_side(compared)]),
+        differ,
+        _entries("Every run", measured),
+        _entries("Published", published),
+        _numbers(chosen),
+    )
     return Comparison(
-        results=compared,
-        published=tuple(sorted(published, key=lambda entry: (entry.accelerators, entry.name))),
-        documents=shown,
+        title="Comparison",
+        setting=tuple(
+            f"{item.name}: {title(item.result)}, {kind_of(item.result).setting(item.result)}"
+            for item in compared
+        ),
+        answer=_verdict(compared, moves, verdicts),
+        of_each=tuple((item.name, item.answer) for item in compared),
+        complete=all(item.result.status == "complete" for item in compared),
+        tables=tuple(table for table in tables if table.rows),
+        figures=figures(compared, published),
         cautions=tuple(cautions),
-        moves=tuple(_moves(compared)),
+        points=_entries("", measured),
+        results=compared,
+        moves=moves,
+        verdicts=verdicts,
     )
 
 
-def gate(share: float, comparison: Comparison) -> list[Verdict]:
+def _verdict(compared: Sequence[Compared], moves: Sequence[str], verdicts: Sequence[Verdict]) -> Answer:
+    """The answer of a comparison: what moved, with the worst verdict as its gate."""
+    sentence = " ".join(moves) or "These results have nothing in common that could be compared."
+    if len(compared) == 1:
+        sentence = compared[0].answer.sentence
+    gate = max(verdicts, key=lambda verdict: verdict.status, default=None)
+    others = tuple(verdict.line for verdict in verdicts if verdict is not gate)
+    return Answer(question="How do they differ?", sentence=sentence, gate=gate, notes=others)
+
+
+def gate(share: float, compared: Sequence[Compared]) -> list[Verdict]:
     """Decide for each result after the first whether it is worse than the first by more than `share`.
 
     Raises SpecError if the workload or the accelerator differs.
     """
-    first, *others = comparison.results
+    first, *others = compared
     if not others:
         raise SpecError("--fail-if-worse needs two results", "feedrate compare OLD NEW --fail-if-worse 5%")
     for other in others:
@@ -275,27 +227,35 @@ def _letters(text: str) -> str:
 
 
 def _moves(compared: Sequence[Compared]) -> list[str]:
-    """Describe the move of the knee from the first result to each other one of the same workload.
-
-    The knee moved if the 95 % intervals do not overlap; otherwise the runs do not show a move.
-    """
-    lines = []
+    """Describe the move from the first result to each other one of the same workload."""
     first, *others = compared
+    lines = []
     for other in others:
-        a, b = first.result.knee, other.result.knee
-        if a is None or b is None or first.workload != other.workload:
+        if first.workload != other.workload or first.result.kind not in ("run", "sweep", other.result.kind):
             continue
-        noise = other.result.storage.get("noise")
-        beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
-        (low, high), (least, most) = first.knee_range, other.knee_range
-        if low <= most and least <= high:
-            places = f"{first.knee_place} and {other.knee_place} accelerators"
-            lines.append(f"{other.name}: knees of {places}{beside}: no difference that these runs can show.")
+        if first.result.knee is not None and other.result.knee is not None:
+            lines.append(_knee_move(first, other))
             continue
-        share = f" ({(b.n_au / a.n_au - 1) * 100:+.0f} %)" if a.n_au and b.n_au else ""
-        places = f"from {first.knee_place} to {other.knee_place} accelerators"
-        lines.append(f"{other.name}: the knee moves {places}{share}{beside}.")
+        old, new = first.answer, other.answer
+        if old.number and new.number and old.unit == new.unit:
+            show = show_rate if old.unit == "B/s" else three_digits
+            share = f"{(new.number / old.number - 1) * 100:+.0f} %"
+            lines.append(f"{other.name}: {show(new.number)}, {first.name}: {show(old.number)} ({share}).")
     return lines
+
+
+def _knee_move(first: Compared, other: Compared) -> str:
+    """The knee moved if the 95 % intervals do not overlap; otherwise the runs do not show a move."""
+    noise = other.result.storage.get("noise")
+    beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
+    (low, high), (least, most) = knee_range(first.result), knee_range(other.result)
+    if low <= most and least <= high:
+        places = f"{first.knee_place} and {other.knee_place} accelerators"
+        return f"{other.name}: knees of {places}{beside}: no difference that these runs can show."
+    a, b = first.result.knee, other.result.knee
+    share = f" ({(b.n_au / a.n_au - 1) * 100:+.0f} %)" if a and b and a.n_au and b.n_au else ""
+    places = f"from {first.knee_place} to {other.knee_place} accelerators"
+    return f"{other.name}: the knee moves {places}{share}{beside}."
 
 
 def _own_cautions(compared: Compared) -> list[str]:
@@ -304,8 +264,26 @@ def _own_cautions(compared: Compared) -> list[str]:
     raised = [note.name for note in notes(result)]
     if raised:
         cautions.append(f"{compared.name}: flagged ({', '.join(raised)}).")
-    if not (result.points or result.checkpoints or result.baseline):
+    if not any(table.rows for table in kind_of(result).tables(result)):
         cautions.append(f"{compared.name}: nothing was measured.")
+    return cautions
+
+
+def _published_cautions(compared: Sequence[Compared], rows: bool, documents: bool) -> list[str]:
+    cautions = []
+    if rows:
+        cautions.append(
+            "Published throughput includes the first step of each epoch up to v1.0 and excludes it since, as "
+            "feedrate does; it assumes the nominal mean size of samples. Published rows are means of several "
+            "runs."
+        )
+        if any(setting(item.result, "workload.training.sync") != "step" for item in compared):
+            cautions.append("Published runs wait for each other after every step; a result here does not.")
+    if documents:
+        cautions.append(
+            "Figures of documents are from other tools (fio, rados bench) or older workloads: they show the "
+            "limits of a storage, not the throughput of a training. They are listed, not drawn."
+        )
     return cautions
 
 
@@ -355,123 +333,122 @@ def shared(results: Sequence[Compared]) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
+def side_by_side(results: Sequence[Compared]) -> Table:
+    """Return the figures of results without runs, such as baselines: a row for each figure that all have."""
+    found = [_figures_of(compared.result) for compared in results]
+    rows: list[tuple[Cell, ...]] = []
+    for key in found[0]:
+        if not all(key in other for other in found):
+            continue
+        (first, show), *others = (other[key] for other in found)
+        shares = (show(value) + (f" ({value / first:.3f})" if first else "") for value, _ in others)
+        rows.append((*key, show(first), *shares))
+    columns = (
+        Column("", align="fold"),
+        Column("figure", align="left"),
+        *(Column(compared.name) for compared in results),
+    )
+    caption = "The same figures, and as a share of the first"
+    return Table(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def _figures_of(result: RunResult) -> dict[tuple[str, str], tuple[float, Callable[[float], str]]]:
+    """The figures of a result's first table: text of the row and head of the column -> value, how to show."""
+    found: dict[tuple[str, str], tuple[float, Callable[[float], str]]] = {}
+    for table in kind_of(result).tables(result)[:1]:
+        for row in table.rows:
+            for column, cell in zip(table.columns, row, strict=True):
+                # Depths, clients and other counts are settings, not figures.
+                if isinstance(cell, float) and math.isfinite(cell):
+                    found[str(row[0]), heading(column.head)] = (cell, column.show)
+    return found
+
+
 def _numbers(documents: Sequence[PublishedFigure]) -> Table:
     columns = Column("figure", align="fold"), Column("value"), Column("source", align="left")
     rows = tuple(
         (
-            f"{each.system}: {each.quantity}" + (f" ({each.condition})" if each.condition else ""),
-            f"{each.value:,g} {each.unit}",
-            f"{each.kind}, {each.source}",
+            f"{figure.system}: {figure.quantity}" + (f" ({figure.condition})" if figure.condition else ""),
+            f"{figure.value:,g} {figure.unit}",
+            f"{figure.kind}, {figure.source}",
         )
-        for each in documents
+        for figure in documents
     )
     return Table(caption="Figures of documents", columns=columns, rows=rows)
 
 
-def figures(comparison: Comparison) -> tuple[fig.Figure, ...]:
-    """Return figures with a line for every result and squares for published rows, on the same axes."""
-    every = [*comparison.measured, *comparison.published]
-    rates = [entry.bytes_per_second for entry in every if entry.bytes_per_second > 0]
-    log = bool(rates) and max(rates) >= fig.LOG_FROM * min(rates)
-    levels = sorted({100 * threshold_of(compared.result) for compared in comparison.results})
-    made = (
-        _figure(
-            comparison,
-            ("throughput", "Throughput, all accelerators", "All accelerators together."),
-            lambda entry: entry.bytes_per_second,
-            (lambda low, high: fig.log_axis(low * 0.6, high * 1.8, show_rate)) if log else _from_zero,
-            named=True,
-        ),
-        _figure(
-            comparison,
-            ("per-accelerator", "Throughput of one accelerator", "Mean rate of one accelerator."),
-            lambda entry: entry.per_accelerator,
-            _from_zero,
-        ),
-        _figure(
-            comparison,
-            ("per-host", "Throughput of one host", "Mean read rate of one client host."),
-            lambda entry: entry.per_host,
-            _from_zero,
-        ),
-        _figure(
-            comparison,
-            ("x-ideal", "X/X_ideal", "Samples/s relative to accelerators that never wait."),
-            lambda entry: entry.x_ideal and entry.x_ideal * 100,
-            lambda low, high: fig.Axis(high=max(106.0, high * 1.04), suffix=" %"),
-            levels=levels,
-        ),
+def figures(compared: Sequence[Compared], published: Sequence[Entry]) -> tuple[Figure, ...]:
+    """Return figures with a line for every result and dots for published systems, on the same axes."""
+    levels = sorted({100 * threshold_of(item.result) for item in compared})
+    kinds: tuple[tuple[str, str, str, Callable[[Entry], float | None], str], ...] = (
+        ("throughput", "Throughput, all accelerators", "All accelerators together.",
+         lambda entry: entry.bytes_per_second, "B/s"),
+        ("per-accelerator", "Throughput of one accelerator", "Mean rate of one accelerator.",
+         lambda entry: entry.per_accelerator, "B/s"),
+        ("per-host", "Throughput of one host", "Mean read rate of one client host.",
+         lambda entry: entry.per_host, "B/s"),
+        ("x-ideal", "X/X_ideal", "Samples/s relative to accelerators that never wait.",
+         lambda entry: entry.x_ideal and entry.x_ideal * 100, "%"),
+    )  # fmt: skip
+    made = (_figure(compared, published, *kind) for kind in kinds)
+    return tuple(
+        replace(figure, levels=[Level(at, f"threshold {at:g} %") for at in levels])
+        if figure.name == "x-ideal"
+        else figure
+        for figure in made
+        if figure is not None
     )
-    return tuple(figure for figure in made if figure is not None)
-
-
-def _from_zero(low: float, high: float) -> fig.Axis:
-    return fig.rate_axis(high * 1.15, show_rate)
 
 
 def _figure(
-    comparison: Comparison,
-    words: tuple[str, str, str],
+    compared: Sequence[Compared],
+    published: Sequence[Entry],
+    name: str,
+    heading_: str,
+    caption: str,
     value: Callable[[Entry], float | None],
-    axis: Callable[[float, float], fig.Axis],
-    *,
-    levels: Sequence[float] = (),
-    named: bool = False,
-) -> fig.Figure | None:
-    """Return a figure of `value` against accelerators, with lines at `levels`; None without a value above 0.
+    unit: str,
+) -> Figure | None:
+    """Return a figure of `value` against accelerators; None without a value above 0."""
 
-    `axis` gets the smallest and the largest value. With `named`, published rows are labelled.
-    """
-
-    def dots(entries: Sequence[Entry]) -> tuple[fig.Dot, ...]:
+    def dots(entries: Sequence[Entry]) -> list[Dot]:
         values = ((entry, value(entry) or 0.0) for entry in entries)
-        return tuple(fig.Dot(e.accelerators, y, e.flagged, e.used, e.tooltip) for e, y in values if y > 0)
+        return [Dot(e.accelerators, y, e.tooltip, e.flagged, e.used) for e, y in values if y > 0]
 
-    published = dots(comparison.published)
-    squares = fig.Series(name="published", dots=published, colour=fig.IDEAL, area=34, squares=True)
-    series, behind = [squares] if published else [], []
-    for place, compared in enumerate(comparison.results):
-        measured = dots(compared.entries)
+    series, places = [], []
+    for place, item in enumerate(compared):
+        measured = dots(item.entries)
         if not measured:
             continue
-        colour, knee = fig.series_colour(place), compared.result.knee
-        name = fig.short(compared.name)
-        series.append(fig.Series(name=name, dots=measured, colour=colour, flagged_colour=colour))
+        series.append(Series(name=item.name, dots=measured, colour=charts.colour(place)))
+        knee = item.result.knee
         if knee is not None and knee.n_au is not None:
-            label = (f"{fig.short(compared.name, 16)} {number(knee.n_au, 3)}",)
-            line = fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=label, colour=colour)
-            behind.append(replace(line, level=place))
+            label = f"{item.name[:16]} {number(knee.n_au, 3)}"
+            places.append(Place(knee.n_au, knee.interval, label, charts.colour(place)))
+    for place, submitter in enumerate(dict.fromkeys(entry.submitter for entry in published), len(compared)):
+        found = dots([entry for entry in published if entry.submitter == submitter])
+        if found:
+            label = f"{submitter}, published"
+            series.append(Series(name=label, dots=found, colour=charts.colour(place), line=False))
     every = [dot for one in series for dot in one.dots]
     if not every:
         return None
-    heights = [dot.y for dot in every]
-    labels = [_labels(published, every)] if published and named else []
-    return fig.against_processes(
-        words,
-        series,
-        axis(min(heights), max(heights)),
-        behind=[*labels, *behind, *(fig.HorizontalLine(y=at, colour=fig.KNEE) for at in levels)],
-        legend=[fig.Key("threshold", fig.KNEE, "dash")] if levels else [],
-        qualified=_qualified(comparison),
+    return Figure(
+        name=name,
+        title=heading_,
+        caption=caption,
+        x=Axis(title=charts.PROCESSES, whole=True, log=spread([dot.x for dot in every])),
+        y=Axis(unit=unit, log=unit != "%" and spread([dot.y for dot in every])),
+        series=series,
+        places=places,
+        qualified=_qualified(compared),
     )
 
 
-def _labels(published: Sequence[fig.Dot], every: Sequence[fig.Dot]) -> fig.Labels:
-    """Return the names of published systems, each at its largest row, in descending order of rows."""
-    largest: dict[str, fig.Dot] = {}
-    for dot in sorted(published, key=lambda dot: dot.x, reverse=True):
-        largest.setdefault(dot.text.partition(":")[0], dot)
-    places = [(dot.x, dot.y, fig.short(name, 24)) for name, dot in largest.items()]
-    return fig.Labels(places=(*places, *((dot.x, dot.y, "") for dot in every)), colour=fig.SOFT)
-
-
-def _qualified(comparison: Comparison) -> str:
+def _qualified(compared: Sequence[Compared]) -> str:
     """Return the marks of all results, with the result's name if they do not apply to all."""
-    marked = [[mark.label for mark in marks(compared.result)] for compared in comparison.results]
+    marked = [[mark.label for mark in marks(item.result)] for item in compared]
     if marked and all(labels == marked[0] for labels in marked):
         return " · ".join(marked[0])
-    return " · ".join(
-        f"{fig.short(compared.name)}: {label}"
-        for compared, labels in zip(comparison.results, marked, strict=True)
-        for label in labels
-    )
+    pairs = zip(compared, marked, strict=True)
+    return " · ".join(f"{item.name[:28]}: {label}" for item, labels in pairs for label in labels)

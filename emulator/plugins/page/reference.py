@@ -12,7 +12,6 @@ from emulator.config.catalog import content_folder, names
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError, storage_errors
 from emulator.files import read_document
-from emulator.report.figure import short
 from emulator.units import show_rate
 
 SUBMISSIONS = (
@@ -48,14 +47,13 @@ class Entry:
     """False if a flag invalidates the entry, so that lines skip it."""
     workload: str = ""
     """Workload of a published row."""
+    submitter: str = ""
+    """Who published a row."""
 
     @property
     def tooltip(self) -> str:
         """Return the figures as text, for the pointer on the entry."""
-        parts = [
-            f"{short(self.name, 44)}: {self.accelerators:,} accelerators",
-            show_rate(self.bytes_per_second),
-        ]
+        parts = [f"{self.name[:44]}: {self.accelerators:,} accelerators", show_rate(self.bytes_per_second)]
         parts += [f"AU {self.au * 100:.1f} %"] if self.au is not None else []
         parts += [f"X/X_ideal {self.x_ideal:.3f}"] if self.x_ideal is not None else []
         return "; ".join(parts)
@@ -76,6 +74,7 @@ def _submission(row: dict[str, str], ran: Workload) -> Entry:
     accelerators, samples_per_second = int(row["accelerators"]), float(row["samples_per_second_mean"])
     return Entry(
         name=f"{row['submitter']} {row['system']}",
+        submitter=row["submitter"],
         workload=row["workload"],
         accelerators=accelerators,
         hosts=int(row["hosts"]),

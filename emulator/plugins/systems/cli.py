@@ -17,7 +17,8 @@ from emulator.plugins.systems.plan import DEFAULT_WORKLOADS
 from emulator.plugins.systems.plan import plan as planned
 from emulator.plugins.systems.report import plan_result
 from emulator.record.out import ResultFolder
-from emulator.report.terminal import print_blocks, result_blocks
+from emulator.report.document import document_of
+from emulator.report.terminal import print_blocks
 
 
 def plan(
@@ -63,7 +64,7 @@ def plan(
             made = folder.complete()
     if live.for_programs():
         live.answer(to_plain(found))
-    print_blocks(result_blocks(made))
+    print_blocks(document_of(made).blocks)
 
 
 def efficiency(

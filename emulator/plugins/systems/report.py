@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from emulator.analysis.answer import Answer
 from emulator.config.reader import build, to_plain
 from emulator.plugins.systems.limits import soft_count, soft_utilization
 from emulator.plugins.systems.plan import LINK, Plan, show_amount
 from emulator.record.result import RunResult, new_result
-from emulator.report import figure as fig
+from emulator.report.charts import PROCESSES, Axis, Figure, Level, Series, colour, spread
 from emulator.report.table import Column, Table, number
 from emulator.units import show_rate
 
@@ -28,17 +29,26 @@ def plan_result(plan: Plan, command: tuple[str, ...] = ()) -> RunResult:
     )  # fmt: skip
 
 
-def answer(result: RunResult) -> str:
+def answer(result: RunResult) -> Answer:
     """Return what is fed and every shortfall, a sentence each."""
     plan = plan_of(result)
     if plan is None:
-        return "Nothing was planned."
+        return Answer(question=QUESTION, sentence="Nothing was planned.")
     shortfalls = [need.shortfall for need in plan.needs if need.shortfall]
     if plan.accelerators and not shortfalls:
         known = any(need.available is not None for need in plan.needs)
         shortfalls = [f"No shortfall: {plan.system} has all of it."] if known else []
-    sentences = [*(fed.sentence for fed in plan.feeds), *shortfalls]
-    return " ".join(sentences) or f"The table shows what {plan.accelerators:,} accelerators need."
+    sentence = " ".join(fed.sentence for fed in plan.feeds)
+    sentence = sentence or f"The table shows what {plan.accelerators:,} accelerators need."
+    if len(plan.feeds) != 1:
+        return Answer(question=QUESTION, sentence=sentence, notes=tuple(shortfalls))
+    (fed,) = plan.feeds
+    low, high = fed.interval
+    return Answer(
+        question=QUESTION, sentence=sentence, number=fed.accelerators, threshold=fed.au_threshold,
+        interval=(low, high if math.isfinite(high) else None), unit=fed.workload, limit=fed.limit,
+        notes=tuple(shortfalls),
+    )  # fmt: skip
 
 
 def setting(result: RunResult) -> str:
@@ -115,7 +125,7 @@ def _link(rate: float) -> int | None:
     return next((speed for speed in speeds if speed * 1e9 / 8 >= rate), None)
 
 
-def figures(result: RunResult) -> tuple[fig.Figure, ...]:
+def figures(result: RunResult) -> tuple[Figure, ...]:
     """Return utilization against accelerators, from a soft to a hard limit; none if no limit is known."""
     plan = plan_of(result)
     drawn = [fed for fed in plan.feeds if fed.knee and math.isfinite(fed.interval[1])] if plan else []
@@ -123,27 +133,32 @@ def figures(result: RunResult) -> tuple[fig.Figure, ...]:
         return ()
     most = 2 * max(fed.knee or 0 for fed in drawn)
     counts = [1.0 * most ** (step / 200) for step in range(201)]
-    marks: list[fig.Mark] = []
+    series = []
     for place, fed in enumerate(drawn):
         low, high = fed.interval
-        wanted, colour = fed.au_threshold, fig.series_colour(place)
-        soft, hard = low / soft_count(1, wanted), high * wanted
-        band = tuple((n, 100 * soft_utilization(soft, n), 100 * min(1, hard / n)) for n in counts)
-        line = tuple((n, 100 * min(1, (fed.fully_fed or 0) / n)) for n in counts)
-        marks += [fig.Band(points=band, colour=colour), fig.Line(points=line, colour=colour)]
-        marks.append(fig.HorizontalLine(y=100 * wanted, colour=fig.SOFT))
-    figure = fig.Figure(
+        soft, hard = low / soft_count(1, fed.au_threshold), high * fed.au_threshold
+        band = [
+            (
+                n,
+                100 * soft_utilization(soft, n),
+                100 * min(1, (fed.fully_fed or 0) / n),
+                100 * min(1, hard / n),
+            )
+            for n in counts
+        ]
+        series.append(Series(name=fed.workload, colour=colour(place), band=band))
+    figure = Figure(
         name="plan",
         title="Accelerator utilization by accelerators",
         caption="Predicted, not measured. Bands: where they cross the dashed line, the 95 % interval.",
-        x=fig.process_axis([1, most]),
-        y=fig.Axis(title="AU, %", high=105, suffix=" %"),
-        marks=tuple(marks),
-        legend=tuple(fig.Key(fed.workload, fig.series_colour(place)) for place, fed in enumerate(drawn)),
+        x=Axis(title=PROCESSES, log=spread([1, most]), whole=True),
+        y=Axis(unit="%", high=105),
+        series=series,
+        levels=[Level(100 * share, "AU wanted") for share in sorted({fed.au_threshold for fed in drawn})],
         qualified="predicted",
     )
     return (figure,)
 
 
-def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
+def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
     return tables(result), figures(result)

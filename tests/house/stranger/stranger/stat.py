@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
+from emulator.analysis.answer import Answer
 from emulator.cli import options
 from emulator.record.out import ResultFolder
 from emulator.record.result import new_result
-from emulator.report.figure import Axis, Dot, Figure, series_colour, through
+from emulator.report.charts import Axis, Dot, Figure, Series, colour
 from emulator.report.table import Column, Table
-
-QUESTION = "How long does a stat take?"
 
 
 def stat(
@@ -41,7 +40,8 @@ def _times(result):
 
 def answer(result):
     times = _times(result)
-    return f"A stat takes {sum(times) / len(times):.1f} us." if times else "No file was looked at."
+    said = f"A stat takes {sum(times) / len(times):.1f} us." if times else "No file was looked at."
+    return Answer(question="How long does a stat take?", sentence=said)
 
 
 def setting(result):
@@ -60,8 +60,8 @@ def figures(result):
     return (
         Figure(
             name="stats", title="Time of each stat", caption="In the order of the names.",
-            x=Axis(title="file", whole=True), y=Axis(title="us"), marks=through(dots, series_colour(0)),
-            legend=(), qualified="",
+            x=Axis(title="file", whole=True), y=Axis(title="us"),
+            series=[Series(name="stat", dots=dots, colour=colour(0))],
         ),
     )  # fmt: skip
 
