@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from emulator import __version__, errors
-from emulator.cli.main import app, parameters
+from emulator.cli.main import app
 from emulator.record import result
 
 SUMMARY = "How many accelerators can this storage feed?"
@@ -47,7 +47,8 @@ def commands_page() -> str:
         summary, examples = summary_and_examples(command)
         lines += ["", f"## {name}", "", summary, "", f"    {usage}", ""]
         lines += ["Examples:", "", *(f"    {example}" for example in examples), ""] if examples else []
-        for written, meaning in (row for rows in parameters(command, context).values() for row in rows):
+        records = (parameter.get_help_record(context) for parameter in command.get_params(context))
+        for written, meaning in filter(None, records):
             lines += [f"`{written}`", f": {' '.join(meaning.split())}", ""]
     return "\n".join(lines) + "\n"
 

@@ -59,8 +59,6 @@ class Now:
     """Limit of the last finished run: `storage at 8 ranks`."""
     knee: tuple[float, float, float] | None = None
     """Quantiles of the present knee: 2.5 %, 50 %, 97.5 %."""
-    curve: tuple[tuple[int, float, float], ...] = ()
-    """Finished runs: processes, bytes/s, and the bytes/s at which no process would wait."""
 
     @property
     def counted(self) -> str:
@@ -114,9 +112,8 @@ def finite(value: Any) -> Any:
 def from_json(table: dict[str, Any]) -> Now:
     """Make a Now from a table of its fields."""
     known = {field.name: table[field.name] for field in fields(Now) if field.name in table}
-    for name in ("knee", "curve"):
-        if known.get(name) is not None:
-            known[name] = tuple(tuple(item) if isinstance(item, list) else item for item in known[name])
+    if known.get("knee") is not None:
+        known["knee"] = tuple(known["knee"])
     return Now(**known)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import cache, reduce
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,23 +124,6 @@ class Group(Collection[str]):
                     f"install {offer.package} again, or uninstall it",
                 ) from error
         return self._loaded[name]
-
-    def docstring(self, name: str) -> str:
-        """Return the docstring of the function `name`. Raises MissingError as `load` does.
-
-        One of feedrate's is read from its source, because importing every command takes half a second. That
-        of another package is imported, because its entry point may name a function of another module.
-        """
-        import ast  # here: only --help needs it, and every rank imports this module
-
-        offer = self._offers()[name]
-        module, _, attribute = offer.value.partition(":")
-        with suppress(ImportError, OSError, SyntaxError):
-            spec = find_spec(module) if offer.own else None
-            for node in ast.parse(Path(spec.origin).read_bytes()).body if spec and spec.origin else ():
-                if isinstance(node, ast.FunctionDef) and node.name == attribute:
-                    return ast.get_docstring(node) or ""
-        return str(self.load(name).__doc__ or "")
 
     def working(self) -> Iterator[tuple[str, Any]]:
         """Yield name and plug-in of each one that can be imported."""

@@ -13,9 +13,11 @@ import typer
 from emulator import live
 from emulator.cli import options
 from emulator.cli.entry import rank_server
+from emulator.config.catalog import names
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import load_workload
+from emulator.errors import SpecError
 from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import launch
@@ -38,10 +40,24 @@ def ask(
     ],
     gate: options.Gate,
     accelerator: Annotated[
-        str, typer.Option("--accelerator", "-a", metavar="NAME", help="v100, a100, h100, b200 or mi355.")
-    ] = "a100",
+        str | None,
+        typer.Option(
+            "--accelerator",
+            "-a",
+            metavar="NAME",
+            help="v100, a100, h100, b200 or mi355; default: a100.",
+            autocompletion=options.completing("accelerators"),
+        ),
+    ] = None,
     workload: Annotated[
-        str, typer.Option("--workload", "-w", metavar="NAME", help="unet3d, or the name of a workload.")
+        str,
+        typer.Option(
+            "--workload",
+            "-w",
+            metavar="NAME",
+            help="unet3d, or the name of a workload.",
+            autocompletion=options.WORKLOADS,
+        ),
     ] = "unet3d",
     up_to: Annotated[
         int, typer.Option("--up-to", min=1, help="The largest number of accelerators that is of interest.")
@@ -60,8 +76,7 @@ def ask(
       feedrate ask /mnt/ai --accelerator h100 --up-to 64
       feedrate ask s3://bucket/scratch --within 10min --require 8
     """
-    name = workload if workload.endswith(".toml") or "-" in workload else f"{workload}-{accelerator}"
-    spec = load_workload(name, gate.settings(settings))
+    spec = load_workload(workload_named(workload, accelerator), gate.settings(settings))
     question = Question(
         place=parse_place(place),
         workload=spec,
@@ -89,6 +104,24 @@ def ask(
     _say(question, measured, gate, time.monotonic() - begin)
     if status:  # the trainings failed
         raise typer.Exit(status)
+
+
+def workload_named(workload: str, accelerator: str | None) -> str:
+    """Return the name of `workload` on `accelerator`, in any case. Raises SpecError if they do not fit."""
+    chosen = (accelerator or "a100").lower()
+    if workload.endswith(".toml") or workload in names("workloads"):
+        if accelerator and not workload.endswith(f"-{chosen}"):
+            raise SpecError(
+                f"-w {workload} has its accelerator, and -a {accelerator} names another", "leave out -a"
+            )
+        return workload
+    known = [
+        name.removeprefix(f"{workload}-") for name in names("workloads") if name.startswith(f"{workload}-")
+    ]
+    if known and chosen not in known:
+        what = f"{workload} has no accelerator {chosen}"
+        raise SpecError(what, f"say which with -a: {', '.join(known)}")
+    return f"{workload}-{chosen}" if known else workload
 
 
 def _say(question: Question, measured: Measured, gate: options.Gate, seconds: float) -> None:

@@ -9,6 +9,7 @@ import psutil
 import typer
 
 from emulator import live
+from emulator.cli import options
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
 from emulator.dataset.sizes import needed_data
@@ -71,7 +72,9 @@ def verify(
 
 
 def datasize(
-    workload: Annotated[str, typer.Option("--workload", "-w", help="Name or path.")],
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="Name or path.", autocompletion=options.WORKLOADS)
+    ],
     accelerators: Annotated[int, typer.Option(min=1, help="Emulated accelerators in all.")],
     hosts: Annotated[int, typer.Option(min=1, help="Client hosts.")] = 1,
     host_memory: Annotated[

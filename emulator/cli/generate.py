@@ -36,7 +36,10 @@ class Wanted:
     recipe: Annotated[
         str | None,
         typer.Option(
-            "--recipe", "-r", help="What to make: kits19, resnet50, ..., tiny for a first look, or a path."
+            "--recipe",
+            "-r",
+            help="What to make: kits19, resnet50, ..., tiny for a first look, or a path.",
+            autocompletion=options.completing("datasets"),
         ),
     ] = None
     like: Annotated[

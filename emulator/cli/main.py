@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from emulator import __version__, live
 from emulator.cli.defaults import with_defaults
-from emulator.errors import EXIT_STATUS, FeedrateError, MissingError, SpecError, storage_error, unexpected
+from emulator.errors import EXIT_STATUS, FeedrateError, SpecError, storage_error, unexpected
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.supervise import interruptible
 from emulator.launch.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
@@ -26,6 +26,16 @@ from emulator.text import PrintableStream
 from emulator.units import show_seconds
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+PANELS = {
+    "Answer": ("ask", "plan", "report", "compare"),
+    "Measure": ("run", "sweep", "baseline", "checkpoint", "calibrate"),
+    "Data": ("generate", "verify", "adopt", "datasize", "workloads"),
+    "Your job, MLPerf": ("record", "import", "export", "efficiency"),
+}
+"""Commands by task, in the order of the help."""
+METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT", bool: ""}
+"""Type of an option -> its value in the help, where the option does not say."""
+COMPLETING = "_FEEDRATE_COMPLETE" in os.environ
 
 
 def _check_timeout() -> float:
@@ -38,20 +48,28 @@ class OfEveryVerb:
     """The options that every verb has."""
 
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the answer as a line of JSON on stdout, all else on stderr.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the answer as a line of JSON on stdout, all else on stderr.",
+            rich_help_panel="Output",
+        ),
     ] = False
     live: Annotated[
         str,
         typer.Option(
             "--live",
             metavar="HOW",
-            help="Progress: lines, json (an object a second on stdout), json:FILE or off. "
-            "Default: a live view on a terminal, else lines.",
+            help="Progress: auto, lines, json (an object a second on stdout), json:FILE or off.",
+            rich_help_panel="Output",
         ),
     ] = "auto"
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer and errors.")] = False
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Print only the answer and errors.", rich_help_panel="Output"),
+    ] = False
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print what is started, with which options.")
+        bool, typer.Option("--verbose", "-v", help="Also print what is started.", rich_help_panel="Output")
     ] = False
     storage_timeout: Annotated[
         str,
@@ -60,6 +78,7 @@ class OfEveryVerb:
             metavar="TIME",
             callback=_check_timeout,
             help="Give up when a call into the storage has not returned for this long.",
+            rich_help_panel="Output",
         ),
     ] = show_seconds(DEFAULT_TIMEOUT)
 
@@ -120,7 +139,7 @@ class VerbCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         super().parse_args(ctx, args)
-        if ctx.args:
+        if ctx.args and not ctx.resilient_parsing:
             name, argument = self.name or "", ctx.args[0]
             raise SpecError(f"feedrate {name} takes no argument {argument}", f"see feedrate {name} -h")
         return []
@@ -129,47 +148,6 @@ class VerbCommand(TyperCommand):
         with interruptible():  # the verb may have files to remove; before it and after it there is nothing
             return super().invoke(ctx)
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        names = [(_name(each), each) for each in self.params if each.param_type_name == "argument"]
-        return ["[OPTIONS]", *(name if each.required else f"[{name}]" for name, each in names)]
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        for title, rows in parameters(self, ctx).items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-
-
-def parameters(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-    """Return how each argument and option of a verb is written, and what it means."""
-    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
-        if record and parameter.param_type_name == "argument":
-            found["Arguments"].append((_name(parameter), record[1]))
-        elif record:
-            found["Options"].append(record)
-    return found
-
-
-def _name(argument: Any) -> str:
-    return str(argument.metavar or argument.name).strip("[]")
-
-
-METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
-"""Type of an option -> its value in the help, where the option does not say."""
-
-
-def _with_metavars(command: Any, verb: Any) -> Any:
-    """Return the command with a metavar for each option; Typer would show names of Python's types."""
-    hints = get_type_hints(verb)
-    for parameter in command.params:
-        kinds = {hints.get(parameter.name), *get_args(hints.get(parameter.name))}
-        kinds |= {inner for kind in kinds for inner in get_args(kind)}
-        if parameter.metavar is None and parameter.param_type_name == "option" and bool not in kinds:
-            parameter.metavar = next((name for kind, name in METAVARS.items() if kind in kinds), None)
-    return command
-
 
 def _terminal() -> live.View:
     from emulator.report.live import Terminal  # here: it imports rich
@@ -177,41 +155,49 @@ def _terminal() -> live.View:
     return Terminal()
 
 
-def _summary(name: str) -> str:
-    """The first line of a verb's docstring. A verb that cannot be imported says why."""
-    try:
-        return VERBS.docstring(name).strip().partition("\n")[0]
-    except MissingError as error:
-        return f"Not available: {error.what}"
-
-
 class Verbs(TyperGroup):
-    """The verbs of `registry.VERBS`. A command imports its own module alone, and `--help` only strangers'."""
+    """The verbs of `registry.VERBS`, each imported when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(VERBS)
+        known = [name for names in PANELS.values() for name in names if name in VERBS]
+        return [*known, *(name for name in VERBS if name not in known)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in VERBS and (close := difflib.get_close_matches(args[0], VERBS, n=1)):
+        close = difflib.get_close_matches(args[0], VERBS, n=1)
+        if args[0] not in VERBS and close and not ctx.resilient_parsing:
             raise SpecError(f"there is no command {args[0]!r}", f"did you mean {close[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        verb = _with_groups(VERBS.load(cmd_name))
-        own = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        epilog = "Exit status: see feedrate --help."
-        own.command(cmd_name, cls=VerbCommand, context_settings=HELP, epilog=epilog)(verb)
-        return _with_metavars(typer.main.get_command(own), verb)
+        panel = next((panel for panel, names in PANELS.items() if cmd_name in names), "More")
+        try:
+            verb = _with_groups(VERBS.load(cmd_name))
+        except FeedrateError as error:
+            if ctx is None or ctx.invoked_subcommand or cmd_name in sys.argv:
+                raise
+            verb = _missing(f"Not available: {error.what}")
+        own = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        made = own.command(cmd_name, cls=VerbCommand, context_settings=HELP, rich_help_panel=panel)
+        made(verb)
+        command = typer.main.get_command(own)
+        hints = get_type_hints(verb)
+        for parameter in command.params:
+            kinds = {hints.get(parameter.name), *get_args(hints.get(parameter.name))}
+            kinds |= {inner for kind in kinds for inner in get_args(kind)}
+            if parameter.metavar is None and parameter.param_type_name == "option":
+                parameter.metavar = next((name for kind, name in METAVARS.items() if kind in kinds), None)
+        return command
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _summary(name)) for name in VERBS])
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Exit status"):
-            formatter.write_dl([(str(status), meaning) for status, meaning in EXIT_STATUS.items()])
+def _missing(why: str) -> Callable[..., None]:
+    """A verb that only says in the help why it cannot be imported."""
+
+    def verb() -> None: ...
+
+    verb.__doc__ = why
+    return verb
 
 
 UsageError: Any = typer.BadParameter.__base__
@@ -224,7 +210,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings=HELP,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    epilog="\n\n".join(["Exit status:", *(f"{code:>3}  {meaning}" for code, meaning in EXIT_STATUS.items())]),
 )
 
 
@@ -237,7 +223,7 @@ def _version(show: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version."
+        False, "--version", "-V", callback=_version, is_eager=True, help="Show the version."
     ),
 ) -> None:
     pass
@@ -261,6 +247,12 @@ def _usage(error: Any) -> int:
 
 def command() -> int:
     """Run the command line and return its exit status. An error is one line on stderr."""
+    if COMPLETING:
+        with open(os.devnull, "w") as sys.stderr:  # noqa: PTH123  nothing may reach the prompt
+            try:
+                return app(prog_name="feedrate", standalone_mode=False) or 0
+            except (Exception, SystemExit):  # noqa: BLE001  no completion is better than an error
+                return 0
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
     try:
         sys.argv[1:] = with_defaults(sys.argv[1:], verb_command)

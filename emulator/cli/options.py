@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 
 from emulator import live
 from emulator.analysis.answer import Answer, at_threshold
+from emulator.config.catalog import names
 from emulator.config.reader import to_plain
 from emulator.config.storage import Cache
 from emulator.errors import SpecError
@@ -27,8 +28,30 @@ from emulator.report.terminal import print_blocks
 from emulator.report.view import answer_of
 from emulator.text import masked
 
+
+def completing(kind: str) -> Callable[[str], list[str]]:
+    """Return what TAB completes a name of `kind` with: workloads, datasets, results/systems, accelerators."""
+
+    def named(incomplete: str) -> list[str]:
+        if kind == "accelerators":
+            known = sorted({name.rpartition("-")[2] for name in names("workloads")})
+        else:
+            known = names(kind)  # type: ignore[arg-type]  # a folder of the catalogue
+        return [name for name in known if name.startswith(incomplete)]
+
+    return named
+
+
+WORKLOADS = completing("workloads")
 WorkloadName = Annotated[
-    str, typer.Option("--workload", "-w", metavar="NAME", help="Name or path; see feedrate workloads.")
+    str,
+    typer.Option(
+        "--workload",
+        "-w",
+        metavar="NAME",
+        help="Name or path; see feedrate workloads.",
+        autocompletion=WORKLOADS,
+    ),
 ]
 Out = Annotated[
     Path | None, typer.Option(metavar="OUT", help="Folder for the result; default feedrate-results/...")

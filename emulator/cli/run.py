@@ -56,7 +56,13 @@ class Training:
     ] = None
     workload: Annotated[
         str | None,
-        typer.Option("--workload", "-w", metavar="NAME", help="Name or path; see feedrate workloads."),
+        typer.Option(
+            "--workload",
+            "-w",
+            metavar="NAME",
+            help="Name or path; see feedrate workloads.",
+            autocompletion=options.WORKLOADS,
+        ),
     ] = None
     ranks: options.Ranks = None
     out: options.Out = None

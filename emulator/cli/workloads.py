@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from emulator import live
+from emulator.cli import options
 from emulator.config.catalog import find, names
 from emulator.config.reader import read_toml, to_plain
 from emulator.config.workload import Workload, load_workload
@@ -17,7 +18,9 @@ from emulator.units import show_rate, show_seconds
 
 
 def workloads(
-    name: Annotated[str | None, typer.Argument(help="Name or path of one workload.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name or path of one workload.", autocompletion=options.WORKLOADS)
+    ] = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print its file, to write one of your own.")] = False,
 ) -> None:
     """List the workloads, or show one with the source of every number.

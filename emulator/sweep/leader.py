@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -181,7 +180,6 @@ class Leader:
             au=rates.au if rates and au_measured(self._step, self._job.workload) else None,
             limit=limit,
             knee=(interval[0], middle, interval[1]) if interval and middle else None,
-            curve=tuple((point.ranks, point.bytes_per_second, _ideal(point)) for point in points),
         )
 
     def _seconds_left(self, points: Sequence[Point]) -> float:
@@ -240,11 +238,6 @@ class Leader:
         """Print why the sweep ended, after the last line of progress."""
         if verdict := self._schedule.verdict(self._points):
             live.say(f"done: {verdict}")
-
-
-def _ideal(point: Point) -> float:
-    """Return the bytes/s at which the processes would never wait; infinite if they do not compute."""
-    return point.ideal_samples_per_second * point.bytes / point.samples if point.samples else math.inf
 
 
 def require_samples(job: TrainingJob, manifest: Manifest, ranks: int) -> None:

@@ -110,7 +110,6 @@ READERS = [
     Reader("model", "toml", "checkpoint.toml", lines_damaged,
            "checkpoint {O} --model {F} --dry-run --subset"),
     Reader("DLIO YAML", "toml", "dlio.yaml", lines_damaged, "import {F} --out {O}"),
-    Reader("feedrate.toml", "defaults", "feedrate.toml", lines_damaged, "config {X}/data", "verify {X}/data"),
     Reader("PyTorch trace", "trace", "trace.json", json_damaged, "import {F} --out {O} -w unet3d-tiny"),
     Reader("result of checkpoints", "checkpoints", "run.json", json_damaged, "report {X}", "compare {X} {X}"),
     Reader("MLPerf JSON", "mlperf", "*.json", json_damaged, "import {X} --out {O}"),
@@ -140,15 +139,6 @@ train:
   computation_time: 0.636
 metric:
   au: 0.90
-"""
-
-
-DEFAULTS = """loader = "direct"
-[verify]
-threads = 2
-[sweep]
-max-runs = 12
-set = ["batch_size=2", "epochs=3"]
 """
 
 
@@ -182,8 +172,6 @@ def make_specimens(folder: Path) -> None:
     written.mkdir()
     done(*("checkpoint", written, "--subset", "--ranks", 2, "--scale", "1/20000", "--writes", 1),
          *("--reads", 1, "--pause", "0s", "--out", folder / "checkpoints"))  # fmt: skip
-    shutil.copytree(folder / "npz", folder / "defaults" / "data")
-    (folder / "defaults" / "feedrate.toml").write_text(DEFAULTS)
     (folder / "trace").mkdir()
     (folder / "trace" / "trace.json").write_text(json.dumps(trace(batches=8)))
     toml = folder / "toml"

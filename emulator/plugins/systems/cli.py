@@ -26,7 +26,13 @@ def plan(
         str | None, typer.Argument(metavar="[OUT]", help="A result of sweep, run or baseline.")
     ] = None,
     system: Annotated[
-        str | None, typer.Option("--system", "-s", help="System file, or a name in results/systems.")
+        str | None,
+        typer.Option(
+            "--system",
+            "-s",
+            help="System file, or a name in results/systems.",
+            autocompletion=options.completing("results/systems"),
+        ),
     ] = None,
     workload: Annotated[
         list[str] | None,
