@@ -20,6 +20,8 @@ _NAME = re.compile(_WORDS, re.IGNORECASE)
 _KEY = re.compile(
     rf"(?i)([?&][^=&\s]{{0,60}}key[^=&\s]{{0,60}}=|{_WORDS}[\w.-]{{0,40}}=|--[\w-]{{0,40}}{_WORDS}[\w-]{{0,40}}\s+)[^&\s'\"]+"
 )
+_MARKUP = re.compile(r"[\\`<>\[\]|*&~]")
+_LINE_MARKUP = re.compile(r"^(\s*\d*)([#=+.)]|[-_]+\s*$)")
 MASK = "***"
 """What is shown in place of a password or key."""
 
@@ -27,6 +29,22 @@ MASK = "***"
 def printable(text: str) -> str:
     r"""Return `text` with control characters shown as escapes (`\x1b`). Tabs and line feeds stay."""
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def csv_text(text: str) -> str:
+    """Return text as a cell of CSV: printable, and with a quote before what a spreadsheet would compute."""
+    return f"'{printable(text)}" if text.startswith(("=", "+", "-", "@", "\t")) else printable(text)
+
+
+def markdown_text(text: str) -> str:
+    """Return text as one line of Markdown that shows it, and adds no markup but that of a list."""
+    line = _MARKUP.sub(r"\\\g<0>", " ".join(printable(text).split("\n")).strip())
+    return _LINE_MARKUP.sub(r"\1\\\2", line)
+
+
+def label_text(text: str) -> str:
+    """Return text as the value of an OpenMetrics label."""
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def masked(text: str) -> str:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from emulator.analysis.gate import NOT_MET, UNKNOWN, Verdict
 from emulator.record.out import write_output
+from emulator.text import printable
 
 
 def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict], lines: Sequence[str] = ()) -> None:
@@ -21,12 +22,13 @@ def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict], lines: Se
     for name, status in (("failures", NOT_MET), ("errors", UNKNOWN)):
         suite.set(name, str(sum(verdict.status == status for verdict in verdicts)))
     for verdict in verdicts:
-        case = ElementTree.SubElement(suite, "testcase", classname=subject, name=verdict.asked)
+        names = {"classname": printable(subject), "name": printable(verdict.asked)}
+        case = ElementTree.SubElement(suite, "testcase", names)
         tag = {NOT_MET: "failure", UNKNOWN: "error"}.get(verdict.status, "system-out")
         told = ElementTree.SubElement(case, tag)
-        told.text = verdict.line
+        told.text = printable(verdict.line)
         if tag != "system-out":
-            told.set("message", verdict.line)
+            told.set("message", told.text)
     if lines:
-        ElementTree.SubElement(suite, "system-out").text = "\n".join(lines)
+        ElementTree.SubElement(suite, "system-out").text = printable("\n".join(lines))
     write_output(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

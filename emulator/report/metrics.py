@@ -9,6 +9,7 @@ from datetime import datetime
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.record.result import Point, RunResult
 from emulator.report.view import answer_of
+from emulator.text import label_text
 
 OF_POINTS: dict[str, tuple[str, Callable[[Point], float | None]]] = {
     "feedrate_throughput_bytes_per_second": (
@@ -72,13 +73,9 @@ def _family(name: str, help_text: str, samples: Iterable[Sample]) -> str:
     lines = []
     for labels, value in samples:
         if not math.isnan(value):
-            inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+            inner = ",".join(f'{key}="{label_text(text)}"' for key, text in labels.items())
             lines.append(f"{name}{{{inner}}} {_number(value)}")
     return "\n".join([f"# HELP {name} {help_text}", f"# TYPE {name} gauge", *lines]) + "\n" if lines else ""
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _number(value: float) -> str:

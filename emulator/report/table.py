@@ -16,6 +16,7 @@ from numbers import Integral
 from typing import Literal, TypeVar
 
 from emulator.config.reader import to_plain
+from emulator.text import csv_text, markdown_text
 
 NONE = "–"
 """Shown where there is no number."""
@@ -126,7 +127,7 @@ def as_plain(table: Table) -> dict[str, object]:
 def markdown(table: Table) -> str:
     """The table as GitHub's Markdown; in a terminal it is readable as well."""
     rows = [[heading(column.head) for column in table.columns], *map(list, table.texts)]
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    rows = [[markdown_text(cell) for cell in row] for row in rows]
     widths = [max(3, *map(len, cells)) for cells in zip(*rows, strict=True)]
     right = [column.align == "right" for column in table.columns]
     rule = ["-" * (width - 1) + ":" if r else "-" * width for width, r in zip(widths, right, strict=True)]
@@ -138,7 +139,13 @@ def markdown(table: Table) -> str:
         for row in rows
     ]
     lines = ["| " + " | ".join(row) + " |" for row in (padded[0], rule, *padded[1:])]
-    return "\n".join([f"{table.caption}\n"] * bool(table.caption) + lines) + "\n"
+    return "\n".join([f"{markdown_text(table.caption)}\n"] * bool(table.caption) + lines) + "\n"
+
+
+def _csv_cell(cell: Cell) -> Cell:
+    if isinstance(cell, str):
+        return csv_text(cell)
+    return "" if cell is None else cell
 
 
 def to_csv(table: Table) -> str:
@@ -146,5 +153,5 @@ def to_csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heading(c.head) + (f" [{c.unit}]" if c.unit else "") for c in table.columns)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
+    writer.writerows([_csv_cell(cell) for cell in row] for row in table.rows)
     return text.getvalue()

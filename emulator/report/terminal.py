@@ -14,7 +14,7 @@ from emulator.analysis.answer import Answer
 from emulator.analysis.gate import MET, NOT_MET, UNKNOWN
 from emulator.launch.launched import started_by_mpi
 from emulator.report.table import Table, heading, markdown, shortened
-from emulator.text import PrintableStream, shown
+from emulator.text import PrintableStream, markdown_text, shown
 
 PLAIN_WIDTH = 100
 """Columns of the text when the output is no terminal."""
@@ -55,7 +55,7 @@ def as_markdown(blocks: Iterable[Text | Table]) -> str:
     parts = []
     for block in blocks:
         if isinstance(block, Text):
-            parts += [shown(block.text).strip() + "\n"]
+            parts += ["\n".join(map(markdown_text, shown(block.text).strip().splitlines())) + "\n"]
         elif block.rows:
             parts.append(shown(markdown(block)))
     return "\n".join(parts)
