@@ -77,7 +77,7 @@ STOPPED = {
     "generate": ("generate", "{mount}/new", "--recipe", "tiny", "--files", 8),
     "checkpoint": ("checkpoint", "{mount}", "--scale", "1/10000", "--out", "{out}"),
     "report": ("report", "{mount}/data"),
-    "fit": ("fit", "{mount}/data", "--out", "{out}"),
+    "plan": ("plan", "{mount}/data"),
     "baseline": ("baseline", "{mount}/data", "--quick", "--out", "{out}"),
 }
 STOPPED_LATER = {
