@@ -122,13 +122,15 @@ def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
         return ResultFolder.create(tool.out, result, force=force)
 
     turns, began, number = tool.turns, time.monotonic(), -1
+    turn_began = began
 
     def now() -> Now:
         """Return the progress. Another thread calls this."""
-        seconds, left = time.monotonic() - began, (len(turns) - max(0, number)) * tool.turn_seconds
+        seconds, here = time.monotonic() - began, time.monotonic() - turn_began
+        left = max(0.0, (len(turns) - max(0, number)) * tool.turn_seconds - (here if number >= 0 else 0.0))
         return Now(
             verb="baseline",
-            doing=turns[number].title if number >= 0 else "writing files",
+            doing=turns[number].name if number >= 0 else "writing files",
             unit="test",
             part=number + 1,
             parts=len(turns),
@@ -143,6 +145,7 @@ def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
         agreed(comm, lambda: tool.prepare(client, stack), tool.out)
         for number, turn in enumerate(turns):
             comm.barrier()
+            turn_began = time.monotonic()
             work = partial(tool.run, turn, client, 1 + number * comm.size + comm.rank)
             texts = comm.gather(agreed(comm, work, tool.out))
             place = f"{tool.folder}/{number:03d}-{turn.name}"

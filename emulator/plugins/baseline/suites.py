@@ -58,10 +58,6 @@ class Turn:
     jobs: tuple[Job, ...]
     depth: int
 
-    @property
-    def title(self) -> str:
-        return " beside ".join(f"{job.access}, depth {job.depth}" for job in self.jobs)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
