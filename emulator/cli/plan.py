@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import typer
 
@@ -14,12 +16,14 @@ from emulator.dataset.manifest import Manifest
 from emulator.errors import LaunchError
 from emulator.launch.mpirun import feedrate, find_launcher
 from emulator.loader import buffer_bytes
-from emulator.record.machine import free_memory_bytes
+from emulator.record.machine import describe_mount, free_memory_bytes, memory_bytes
 from emulator.registry import LOADERS
 from emulator.report.view import shape_of
 from emulator.run.job import TrainingJob
+from emulator.run.shared import describe_run
 from emulator.sweep.outlook import Pace, start_seconds
 from emulator.sweep.schedule import Schedule
+from emulator.sweep.summary import first_result, require_rules
 from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 TORCH_BYTES = 350e6
@@ -36,9 +40,18 @@ DIRECT_BYTES = 60e6
 
 
 def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: int) -> None:
-    """Print what would be done, and the command that starts it. Raises DatasetError."""
+    """Print what would be done, and the command that starts it.
+
+    Raises DatasetError, and SpecError if the plan breaks the rules that it has to meet.
+    """
     pace = Pace(job, manifest)
     runs = _runs(job, pace, schedule)
+    hosts = [socket.gethostname()] * ranks
+    environment = describe_run(hosts, {hosts[0]: memory_bytes()}, job.out)
+    if isinstance(job.dataset, Path):
+        environment["dataset_mount"] = describe_mount(job.dataset)
+    result = first_result(job, manifest, environment)
+    require_rules(job, manifest, result, hosts, [run.ranks for run in runs])
     seconds = start_seconds(ranks) + sum(pace.between() + run.seconds for run in runs)
     seconds = min(seconds, schedule.seconds_left)
     words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]

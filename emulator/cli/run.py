@@ -143,13 +143,12 @@ class Training:
                 "generate one with the workload's recipe, choose another workload, or add "
                 "--mismatched-dataset",
             )
+        if self.dry_run or not started_by_mpi():
+            _check(job, manifest, schedule(ranks), ranks)
         if self.dry_run:
-            planned = schedule(ranks)
-            require_samples(job, manifest, planned.largest)
-            show_plan(job, manifest, planned, ranks)
+            show_plan(job, manifest, schedule(ranks), ranks)
             return
         if not started_by_mpi():
-            _check(job, manifest, schedule(ranks), ranks)
             del manifest  # and its open table: closing it hangs on storage that hangs by the end of the run
             _launch(job, ranks, gate)
         comm = world(expected=self.ranks)

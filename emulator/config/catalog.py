@@ -43,13 +43,17 @@ def find(folder: Folder, name: str) -> Path:
         if path.is_file():
             return path
     known = names(folder)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    of_model = [other for other in known if other.startswith(f"{name.partition('-')[0]}-")]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.9 if of_model else 0.4)
     kind = {
         "workloads": "workload",
         "workloads/checkpoints": "model",
         "datasets": "recipe",
         "results/systems": "system",
     }[folder]
-    of_that = [one for one in known if one.startswith(f"{name}-")]  # a model without its accelerator
-    hint = f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)
-    raise SpecError(f"there is no {kind} {name!r}", f"use {' or '.join(of_that)}" if of_that else hint)
+    hint = "known: " + ", ".join(known)
+    if close:
+        hint = f"did you mean {close[0]!r}?"
+    elif of_model:  # the same model, with the accelerators that there are
+        hint = f"use {' or '.join(of_model)}"
+    raise SpecError(f"there is no {kind} {name!r}", hint)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from emulator import live
 from emulator.config.storage import Place
@@ -72,6 +75,7 @@ def describe_run(hosts: Sequence[str], memory: Mapping[str, int], out: Path) -> 
     """Describe this machine, the start of a run that writes to `out`, and what `hosts_of` returned."""
     return {
         **describe_machine(),
+        "invocation_start": datetime.fromtimestamp(psutil.Process().create_time(), UTC).isoformat(),
         "ranks_started": len(hosts),
         "folder": str(Path.cwd()),
         "mpirun": started_by_mpi() and not live.launched(),

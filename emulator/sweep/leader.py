@@ -36,7 +36,7 @@ from emulator.run.shared import describe_run
 from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools
 from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule
-from emulator.sweep.summary import conclusions, dataset_facts, first_result, planned_point, summarise
+from emulator.sweep.summary import conclusions, dataset_facts, first_result, require_rules, summarise
 from emulator.units import counted, show_rate, show_seconds
 
 UNPROBED: tuple[BoundKind, ...] = ("storage", "latency")
@@ -94,14 +94,9 @@ class Leader:
             environment["hosts_differ"] = differences
             live.say(f"note: the software of hosts differs: {differences}")
         result = first_result(job, manifest, environment)
-        if job.rules.version:
-            active = [hosts[rank] for rank in activation_order(hosts, job.placement)]
-            counts = self._schedule.expected(points, self._pace.limit)
-            planned = [
-                planned_point(job, manifest, number, active[:count])
-                for number, count in enumerate(counts, start=len(points))
-            ]
-            job.rules.require(replace(result, points=(*points, *planned)))
+        active = [hosts[rank] for rank in activation_order(hosts, job.placement)]
+        counts = self._schedule.expected(points, self._pace.limit)
+        require_rules(job, manifest, replace(result, points=tuple(points)), active, counts)
         if job.resume:
             self._pace.probed(probe)
             result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))

@@ -119,6 +119,18 @@ def planned_point(job: TrainingJob, manifest: Manifest, number: int, hosts: Sequ
     )
 
 
+def require_rules(
+    job: TrainingJob, manifest: Manifest, result: RunResult, hosts: Sequence[str], counts: Sequence[int]
+) -> None:
+    """Raise SpecError if `result` with runs of `counts` ranks on the first of `hosts` would break a rule."""
+    if job.rules.version:
+        first = len(result.points)
+        planned = [
+            planned_point(job, manifest, number, hosts[:count]) for number, count in enumerate(counts, first)
+        ]
+        job.rules.require(replace(result, points=(*result.points, *planned)))
+
+
 def conclusions(
     job: TrainingJob, points: Sequence[Point], probes: Sequence[Probe] = (), reading: Reading | None = None
 ) -> dict[str, Any]:

@@ -75,8 +75,6 @@ class Run:
     """What a sleep takes beyond its step."""
     record: int = 1_000_000
     """Bytes of a sample."""
-    teardown: float = 0.0
-    """From the last step of an epoch to its end, which v3.0's duration leaves out."""
     workload: str = "unet3d_h100"
     start: datetime = datetime(2026, 1, 1)
 
@@ -104,9 +102,7 @@ class Run:
         """Over all steps."""
         return self.steps * self.step / self.seconds
 
-    def write(
-        self, folder: Path, layout: str, *, logs: bool = True, seed: int | None = None, metadata: bool = True
-    ) -> Path:
+    def write(self, folder: Path, layout: str, *, seed: int | None = None, metadata: bool = True) -> Path:
         """As MLPerf Storage `layout` would have published it: v2.0 and v3.0 count the measured sleep."""
         newer = layout in ("v2.0", "v3.0")
         slept = self.step + (self.oversleep if newer else 0.0)
@@ -115,26 +111,12 @@ class Run:
         rate = self.batch * (counted / self.rest if newer else self.steps / self.seconds)
         place = folder / ("dlio_config" if newer else "configs")
         place.mkdir(parents=True)
-        waits = [self.first, *[self.wait] * (self.steps - 1)]
-        log = {
-            str(epoch): {
-                "load": {"block1": waits},
-                "proc": {"block1": [wait + self.step + self.oversleep for wait in waits]},
-                "compute": {"block1": [slept] * self.steps},
-                "au": {"block1": au},
-                "throughput": {"block1": rate},
-            }
-            for epoch in range(1, self.epochs + 1)
-        }
-        names = [f"host{rank * self.hosts // self.ranks}" for rank in range(self.ranks)]
-        for rank in range(self.ranks):
-            if logs:
-                _dump(folder / f"{rank}_output.json", {**log, "hostname": names[rank]})
-            if newer:
-                _dump(folder / f"{rank}_per_epoch_stats.json", self._stats())
+        host = "host0"
+        for rank in range(self.ranks) if newer else ():
+            _dump(folder / f"{rank}_per_epoch_stats.json", self._stats())
         if not newer:
             _dump(folder / "per_epoch_stats.json", self._stats())
-        _dump(folder / "summary.json", self._summary(au, rate * self.ranks, names[0]))
+        _dump(folder / "summary.json", self._summary(au, rate * self.ranks, host))
         if newer and metadata:
             when = f"{self.start:%Y%m%d_%H%M%S}"
             _dump(folder / f"training_{when}_metadata.json", self._metadata(layout, seed))
@@ -164,8 +146,8 @@ class Run:
         for epoch in range(1, self.epochs + 1):
             end = start + timedelta(seconds=self.seconds)
             span = {"start": start.isoformat(), "end": end.isoformat(), "duration": f"{self.seconds:.2f}"}
-            start = end + timedelta(seconds=self.teardown)
-            stats[str(epoch)] = {**span, "end": start.isoformat(), "block1": span}
+            start = end
+            stats[str(epoch)] = {**span, "block1": span}
         return stats
 
     def _summary(self, au: float, rate: float, host: str) -> dict[str, object]:
@@ -198,7 +180,7 @@ class Run:
             "host_memory_GB": [16.0] * self.hosts,
             "data_size_per_host_GB": 0.1,
             "epochs": self.epochs,
-            "end": (self.start + timedelta(seconds=(self.seconds + self.teardown) * self.epochs)).isoformat(),
+            "end": (self.start + timedelta(seconds=self.seconds * self.epochs)).isoformat(),
         }
 
     def _config(self, seed: int | None) -> str:

@@ -21,7 +21,7 @@ CHECKOUT = Path(os.environ.get("MLPERF_STORAGE", "."))
 PUBLISHED = {
     "sample": ("format", "bytes_mean", "bytes_sd", "samples_per_file"),
     "access": ("pattern", "streams", "shuffle_buffer", "columns", "bytes_read", "chunk_bytes"),
-    "loader": ("batch_size", "workers"),
+    "loader": ("batch_size", "workers", "prefetch"),
     "accelerator": ("step_seconds", "step_batch_size"),
     "training": ("epochs", "au_threshold"),
 }

@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import resource
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from command import feedrate
 from test_import import imported
 from test_rules import swept
 
 from emulator.analysis.throughput import loop_seconds
 from emulator.errors import StorageError
-from emulator.plugins.mlperf.export import export_result
+from emulator.plugins.mlperf.export import export_results
 from emulator.plugins.mlperf.rules import self_check
 from emulator.plugins.mlperf.tree import find_runs, read_run
 from emulator.record.out import read_result, write_result
 from emulator.record.steps import STEP, read_steps, write_steps
+
+
+def run_of(exported: Path) -> Path:
+    (folder,) = (path for path in find_runs(exported) if path.parent.name == "run")
+    return folder
 
 
 def test_what_feedrate_measured_comes_back(tiny, tmp_path):
@@ -27,11 +34,22 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
         "--set", "accelerator.step_seconds=0.02", "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.status == 0, done.err
-    export_result(tmp_path / "out", tmp_path / "exported")
-    (folder,) = find_runs(tmp_path / "exported")
+    before = read_result(tmp_path / "out")
+    export_results([tmp_path / "out"], tmp_path / "exported")
+    folder = run_of(tmp_path / "exported")
     summary = json.loads((folder / "summary.json").read_text())
     # What MLPerf's own reportgen reads (make test-mlperf runs it).
-    assert folder.relative_to(tmp_path / "exported").as_posix().startswith("results/training/unet3d/run/")
+    tree = tmp_path / "exported"
+    assert folder.parent == tree / "open/feedrate/results/system/training/unet3d/run"
+    listed = yaml.safe_load((tree / "open/feedrate/submission.yaml").read_text())["runs"]
+    assert [leaf["leaf"].split("/")[-2] for leaf in listed] == ["datagen", "datasize", "run"]
+    for leaf in listed:
+        provenance = json.loads((tree / "open/feedrate" / leaf["leaf"] / "provenance.json").read_text())
+        assert provenance["core_config"]["hash"] == provenance["tool"]["code_image"] == "unknown"
+    assert "no core-config hash" in (tree / "NOT_A_SUBMISSION.txt").read_text()
+    (datasize,) = tree.rglob("datasize/*/*_metadata.json")
+    dataset = json.loads(datasize.read_text())["parameters"]["dataset"]
+    assert dataset["num_files_train"] > before.dataset["files"] and dataset["total_disk_bytes"] > 0
     metadata = read_run(folder).metadata
     assert {"benchmark_type", "run_datetime", "num_processes", "parameters"} <= metadata.keys()
     config = read_run(folder).configs["config.yaml"]["workload"]
@@ -46,19 +64,18 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     assert "not an official" in summary["feedrate"]
     metric = summary["metric"]
     rate = metric["train_throughput_mean_samples_per_second"]
-    before, after = read_result(tmp_path / "out"), imported(tmp_path / "exported", tmp_path / "back")
+    after = imported(tmp_path / "exported", tmp_path / "back")
     (measured,), (back,) = before.points, after.points
     size = measured.bytes / measured.samples
     assert metric["train_io_mean_MB_per_second"] == pytest.approx(rate * size / 2**20)
     for key in ("ranks", "steps", "samples", "epochs"):
         assert getattr(back, key) == getattr(measured, key)
-    rows = read_steps(tmp_path / "out")
-    assert back.bytes == pytest.approx(measured.bytes, rel=1e-5)
-    assert back.seconds == pytest.approx(loop_seconds(rows))
-    assert back.au_first == pytest.approx(measured.au_first, rel=1e-6)
+    assert back.bytes == pytest.approx(measured.bytes, rel=1e-2)
+    assert back.seconds == pytest.approx(loop_seconds(read_steps(tmp_path / "out")), rel=1e-4)
+    assert back.au_first == pytest.approx(measured.au_first, rel=1e-4)
     rules = {rule.name: rule for rule in self_check(before)[0].rules}
-    assert rules["accelerators on a host"].met and rules["shuffle seeds"].met
-    assert rules["steps an epoch"].met is False and rules["parameters of the workload"].met is False
+    assert rules["accelerators on a host"].met
+    assert rules["files of the dataset"].met is False and rules["parameters of the workload"].met is False
 
 
 def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
@@ -77,12 +94,15 @@ def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (400, usual[1]))  # a disk that is full after 400 bytes
     try:
         with pytest.raises(StorageError):
-            export_result(tmp_path / "out", tmp_path / "exported")
+            export_results([tmp_path / "out"], tmp_path / "exported")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert not (tmp_path / "exported").exists()
-    export_result(tmp_path / "out", tmp_path / "exported")
-    (run,) = map(read_run, find_runs(tmp_path / "exported"))
-    assert run.summary["epochs"] == 1 and set(run.logs["1"]) == {"1", "hostname"}
+    export_results([tmp_path / "out"], tmp_path / "exported")
+    run, folder = read_run(run_of(tmp_path / "exported")), run_of(tmp_path / "exported")
+    assert run.summary["epochs"] == 1 and set(json.loads((folder / "1_output.json").read_text())) == {
+        "1",
+        "hostname",
+    }
     config = run.configs["config.yaml"]["workload"]["dataset"]
     assert run.summary["num_samples_per_file"] == config["num_samples_per_file"] == 1251

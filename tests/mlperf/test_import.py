@@ -18,10 +18,8 @@ from emulator.plugins.mlperf.training import import_run
 from emulator.plugins.mlperf.tree import find_runs, read_run
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
-from emulator.record.steps import read_steps
 
 LAYOUTS = pytest.mark.parametrize("layout", ["v1.0", "v2.0", "v3.0"])
-LOGS = pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])
 
 
 def imported(folder: Path, out: Path, workload: str = "") -> RunResult:
@@ -33,10 +31,9 @@ def imported(folder: Path, out: Path, workload: str = "") -> RunResult:
 
 
 @LAYOUTS
-@LOGS
-def test_every_way_of_publishing_gives_the_same_truth(tmp_path, layout, logs):
+def test_every_way_of_publishing_gives_the_same_truth(tmp_path, layout):
     truth = Run()
-    (point,) = imported(truth.write(tmp_path / "run", layout, logs=logs), tmp_path / "out").points
+    (point,) = imported(truth.write(tmp_path / "run", layout), tmp_path / "out").points
     assert point.x_ideal == pytest.approx(truth.x_ideal, rel=1e-6)
     assert point.au == pytest.approx(truth.x_ideal, rel=1e-6), "nominal compute: the same thing"
     assert point.x_ideal_first == pytest.approx(truth.x_ideal_first, rel=1e-4)
@@ -46,10 +43,9 @@ def test_every_way_of_publishing_gives_the_same_truth(tmp_path, layout, logs):
     assert point.seconds == pytest.approx(2 * truth.seconds, rel=1e-6)
 
 
-@LOGS
-def test_oversleep_is_undone(tmp_path, logs):
+def test_oversleep_is_undone(tmp_path):
     truth = Run(oversleep=0.005)
-    run = import_run(read_run(truth.write(tmp_path / "overslept", "v2.0", logs=logs)))
+    run = import_run(read_run(truth.write(tmp_path / "overslept", "v2.0")))
     assert run.x_ideal == pytest.approx(truth.x_ideal)
     assert run.published.au == pytest.approx(truth.x_ideal * 1.05)
     assert "Oversleep was counted as compute" in run.verdict
@@ -57,21 +53,11 @@ def test_oversleep_is_undone(tmp_path, logs):
 
 def test_the_verdict_names_what_au_hides(tmp_path):
     truth = Run(first=5.0, wait=0.001, barrier=0.0)
-    run = import_run(read_run(truth.write(tmp_path / "run", "v1.0", logs=False)))
+    run = import_run(read_run(truth.write(tmp_path / "run", "v1.0")))
     assert (round(truth.x_ideal * 1000), round(truth.x_ideal_first * 1000)) == (990, 285)
     assert "AU 99.0 %, X/X_ideal 28.5 %" in run.verdict and "hide 71 points" in run.verdict
     calm = Run(first=0.0, wait=0.001, barrier=0.0)
     assert "They agree" in import_run(read_run(calm.write(tmp_path / "calm", "v1.0"))).verdict
-
-
-def test_rows_of_logs_are_whole(tmp_path):
-    truth = Run()
-    imported(truth.write(tmp_path / "run", "v1.0"), tmp_path / "out")
-    rows = read_steps(tmp_path / "out")
-    assert len(rows) == 2 * 2 * 20 and (rows["compute"] == 0.1).all()
-    seconds = rows["wait"] + rows["compute"] + rows["overshoot"] + rows["barrier"]
-    assert seconds[rows["rank"] == 0].sum() == pytest.approx(2 * truth.seconds)
-    assert rows["step"].max() == 19 and set(rows["epoch"].tolist()) == {0, 1}
 
 
 @pytest.fixture
@@ -81,7 +67,7 @@ def tree(tmp_path: Path) -> Path:
     Run().write(root / "Closed/Org/results/sys/unet3d_h100/run-1", "v1.0")
     Run(oversleep=0.001).write(root / "closed/Org/results/sys/training/unet3d/run/20250101_000000", "v2.0")
     pruned = root / "closed/Org/results/sys/training/unet3d/run/20260101_000000"
-    Run(oversleep=0.001).write(pruned, "v3.0", logs=False)
+    Run(oversleep=0.001).write(pruned, "v3.0")
     for rank in range(2):
         (pruned / f"{rank}_output.json").write_text("too large\n")
     cut = Run(oversleep=0.001).write(pruned.with_name("20260101_010000"), "v3.0") / "0_output.json"
@@ -107,15 +93,14 @@ def test_a_tree_of_three_versions(tree, tmp_path):
     done = feedrate("import", tree, "--out", tmp_path / "out")
     assert done.status == 0, done.err
     lines = done.out.splitlines()
-    assert lines[-1] == "5 runs imported, 5 folders skipped"
+    assert lines[-1] == "4 runs imported, 5 folders skipped"
     skipped = "\n".join(line for line in lines if line.startswith("skipped "))
     for why in ("20260101_030000: summary.json: not valid JSON", "part of a copy of the benchmark's code",
                 "benchmark kv_cache", "benchmark checkpointing", "has no summary.json"):  # fmt: skip
         assert why in skipped
     left = "\n".join(line for line in lines if line.startswith("note on"))
-    assert "0_output.json and 1 more: a placeholder" in left
-    assert "20260101_010000: 0_output.json: not valid JSON" in left
-    assert "20260101_020000: its logs: the logs belong to another run" in left
+    assert "0_per_epoch_stats.json and 1 more: a placeholder" in left
+    assert "20260101_010000: hydra.yaml: not valid YAML" in left
     strict = feedrate("import", tree, "--out", tmp_path / "strict", "--strict")
     assert strict.status == 2 and strict.one_line() and not (tmp_path / "strict").exists()
     training = read_result(tmp_path / "out")
@@ -131,7 +116,7 @@ def test_each_system_has_a_knee_of_its_own_and_import_again_replaces_it(tmp_path
     for system in ("one", "two"):
         for ranks in (2, 4):
             folder = tmp_path / "tree" / "closed" / "Org" / "results" / system / "unet3d" / f"{ranks}"
-            Run(ranks=ranks).write(folder, "v1.0", logs=False)
+            Run(ranks=ranks).write(folder, "v1.0")
     for flags in ((), ("--force",)):
         done = feedrate("import", tmp_path / "tree", "--out", tmp_path / "out", *flags)
         assert done.status == 0, done.err
@@ -146,19 +131,19 @@ def test_each_system_has_a_knee_of_its_own_and_import_again_replaces_it(tmp_path
 def test_whose_formula_it_was_is_known_or_left_open(tmp_path):
     truth = Run(steps=200, oversleep=0.004)
     for version in ("v2.0", "v3.0"):
-        run = import_run(read_run(truth.write(tmp_path / version, version, logs=False)))
+        run = import_run(read_run(truth.write(tmp_path / version, version)))
         assert run.version == version and run.x_ideal == pytest.approx(truth.x_ideal)
-    unknown = truth.write(tmp_path / "x", "v3.0", logs=False, metadata=False)
+    unknown = truth.write(tmp_path / "x", "v3.0", metadata=False)
     run = import_run(read_run(unknown))
     assert run.version is None and math.isnan(run.x_ideal)
-    known = Run(steps=200, workload="unet3d_b200").write(tmp_path / "b", "v3.0", logs=False, metadata=False)
+    known = Run(steps=200, workload="unet3d_b200").write(tmp_path / "b", "v3.0", metadata=False)
     assert import_run(read_run(known)).version == "v3.0", "no other version has a B200"
 
 
 def test_a_run_whose_rate_is_unknown_is_no_part_of_the_knee(tmp_path):
     for ranks, known in ((2, True), (4, True), (8, False)):
         run = Run(ranks=ranks, steps=200, oversleep=0.004)
-        run.write(tmp_path / "in" / f"{ranks}", "v3.0", logs=False, metadata=known)
+        run.write(tmp_path / "in" / f"{ranks}", "v3.0", metadata=known)
     done = feedrate("import", tmp_path / "in", "--out", tmp_path / "out")
     assert done.status == 0, done.err
     result = read_result(tmp_path / "out")
@@ -168,7 +153,7 @@ def test_a_run_whose_rate_is_unknown_is_no_part_of_the_knee(tmp_path):
 
 
 def test_figures_that_cannot_be_are_flagged(tmp_path):
-    folder = Run(steps=200).write(tmp_path / "run", "v3.0", logs=False)
+    folder = Run(steps=200).write(tmp_path / "run", "v3.0")
     config = folder / "dlio_config" / "config.yaml"
     config.write_text(config.read_text().replace("computation_time: 0.1", "computation_time: 25.0"))
     (point,) = imported(folder, tmp_path / "out").points
@@ -176,17 +161,16 @@ def test_figures_that_cannot_be_are_flagged(tmp_path):
 
 
 def test_a_run_takes_no_more_steps_than_it_was_told(tmp_path):
-    folder = Run(steps=200).write(tmp_path / "run", "v1.0", logs=False)
+    folder = Run(steps=200).write(tmp_path / "run", "v1.0")
     config = folder / "configs" / "config.yaml"
     config.write_text(config.read_text().replace("epochs: 2", "epochs: 2\n    total_training_steps: 50"))
     (runs,) = import_folder(folder).groups.values()
     assert runs[0].published.steps_per_epoch(4) == 50
 
 
-@LOGS
-def test_cores_and_memory_are_of_each_host(tmp_path, logs):
+def test_cores_and_memory_are_of_each_host(tmp_path):
     """DLIO numbers nodes by MPI, and with some launchers adds all hosts up into the first place."""
-    folder = Run(ranks=4, hosts=4, batch=1).write(tmp_path / "run", "v3.0", logs=logs)
+    folder = Run(ranks=4, hosts=4, batch=1).write(tmp_path / "run", "v3.0")
     summary = json.loads((folder / "summary.json").read_text())
     summary |= {"host_cpu_count": [512, 0, 0, 0], "host_memory_GB": [64.0, 0.0, 0.0, 0.0]}
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -194,13 +178,11 @@ def test_cores_and_memory_are_of_each_host(tmp_path, logs):
     assert runs[0].published.cores == (128,) * 4 and runs[0].published.memory == (16 * GIB,) * 4
     (point,) = imported(folder, tmp_path / "out").points
     assert [host.cores for host in point.hosts] == [128] * 4
-    waits = [host.wait_seconds for host in point.hosts]
-    assert all(map(math.isnan, waits)) if not logs else waits == pytest.approx([2 * (1.5 + 19 * 0.005)] * 4)
 
 
 @pytest.mark.parametrize("lost", [(), ("overrides.yaml",), ("overrides.yaml", "hydra.yaml")])
 def test_the_accelerator_is_known_without_overrides(tmp_path, lost):
-    folder = Run().write(tmp_path / "unet3d" / "run", "v3.0", logs=False)
+    folder = Run().write(tmp_path / "unet3d" / "run", "v3.0")
     for name in lost:
         (folder / "dlio_config" / name).unlink()
     ((name, (run,)),) = import_folder(folder).groups.items()
@@ -210,7 +192,7 @@ def test_the_accelerator_is_known_without_overrides(tmp_path, lost):
 def test_the_rules_that_imported_runs_meet(tmp_path):
     good = Run(steps=500, ranks=2, hosts=2, first=0.1, wait=0.0, barrier=0.0, epochs=1, record=100_000_000)
     for number in range(6):
-        good.write(tmp_path / "in" / f"run{number}", "v2.0", logs=False, seed=number)
+        good.write(tmp_path / "in" / f"run{number}", "v2.0", seed=number)
     (check,) = self_check(imported(tmp_path / "in", tmp_path / "out"))
     workload = ["epochs that were run", "samples that were read", "spread of sizes"]
     workload += ["parameters of the workload", "checkpoint of the training"]
@@ -220,7 +202,7 @@ def test_the_rules_that_imported_runs_meet(tmp_path):
 
 
 def test_a_result_without_a_configuration_needs_a_workload(tmp_path):
-    folder = Run().write(tmp_path / "run", "v1.0", logs=False)
+    folder = Run().write(tmp_path / "run", "v1.0")
     for path in (folder / "configs").iterdir():
         path.unlink()
     with pytest.raises(SpecError, match="--workload NAME"):
@@ -252,16 +234,6 @@ def test_a_damaged_summary_is_one_clear_line(tmp_path, damage):
     with pytest.raises(SpecError) as raised:
         import_folder(tmp_path)
     assert "summary.json" in str(raised.value) and "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["block", "blockx", "block" + "9" * 5000])
-def test_a_log_with_odd_blocks_is_one_clear_line(tmp_path, name):
-    log = Run().write(tmp_path / "run", "v1.0") / "1_output.json"
-    log.write_text(log.read_text().replace("block1", name))
-    with pytest.raises(SpecError, match="other names than"):
-        import_folder(tmp_path, strict=True)
-    note = import_folder(tmp_path).notes["run"][0]
-    assert note.startswith("its logs: run/1_output.json") and "other names than" in note
 
 
 def test_links_lead_nowhere(tmp_path):

@@ -19,8 +19,9 @@ from test_rules import swept
 from test_their_tools import PACKAGE, theirs
 
 from emulator.config.checkpoint import data_parallel, load_checkpoint_model, total
-from emulator.plugins.mlperf.export import export_result
-from emulator.plugins.mlperf.rules import CHECKPOINTING, CLOSED, TRAINING, rules_of, self_check
+from emulator.plugins.mlperf.export import export_results
+from emulator.plugins.mlperf.rule import CLOSED
+from emulator.plugins.mlperf.rules import CHECKPOINTING, TRAINING, self_check
 from emulator.record.out import write_result
 from emulator.record.result import RunResult
 from emulator.record.steps import STEP, write_steps
@@ -32,7 +33,13 @@ pytestmark = [
 VERSION = "v3.0"
 OF_DIVISION = {"3.6.2": "closed", "3.6.3": "open", "4.6.1": "closed", "4.6.2": "closed", "4.6.4": "open"}
 """Rules that their checker asks of one division alone."""
+DIFFERS = {
+    "4.3.4": "the checkout of 2026-07-01 has 80 GiB for every accelerator; the frozen rules ask for its name",
+    "4.3.5": 'that checkout has the rule without its "not"',
+}
+"""Rules whose frozen text differs from that checkout, the newest that is had whole: only ours are checked."""
 NOT_TRIED = {
+    "3.3.1": "reads datasize/ and datagen/ since 3.0.43; the checkout has no such check",
     "3.4.2": "reads `df` from the log of mlpstorage, which an export has not: theirs warns",
     "4.4.2": "reads `df` from the log of mlpstorage, which an export has not: theirs warns",
     "4.3.1": "theirs warns of the size alone and does not know whether caches were passed by",
@@ -127,7 +134,8 @@ CASES = (
     Case("two copies", written(ranks=16), ("4.6.1",)),
     Case("half a group", of_ranks(written("llama3-70b", 64, 8), 60), ("4.6.1", "4.6.4")),
     Case("four ranks a host", written(ranks=8, hosts=2), ("4.6.2",)),
-    Case("one accelerator", written(ranks=1), ("4.3.4", "4.6.1", "4.6.2")),
+    Case("one accelerator", written(ranks=1), ("4.6.1", "4.6.2")),
+    Case("no accelerator's name", written(accelerator={"name": ""}), ("4.3.4",)),
     Case("four checkpoints", replace(SAVED, checkpoints=SAVED.checkpoints[:4]), ("4.7.1",)),
 )
 
@@ -160,13 +168,13 @@ def verdicts(tmp_path_factory) -> dict[tuple[str, str], tuple[set[str], set[str]
         write_result(out, replace(case.result, status="complete", reason=""))
         if case.result.points:
             write_steps(out, steps_of(case.result))
-        export_result(out, exported, VERSION)
+        export_results([out], exported, VERSION)
         for log in exported.rglob("*_output.json"):
             log.unlink()  # their checker asks for its name alone, and the rules of numbers do not
         (check,) = self_check(case.result, version=VERSION)
         for division in ("closed", "open"):
             submitter = home / "tree" / division / f"case{number}"
-            shutil.copytree(exported / "results", submitter / "results" / "system")
+            shutil.copytree(next(exported.glob("*/feedrate/results")), submitter / "results")
             (submitter / "systems").mkdir()
             for path in submitter.rglob("*_metadata.json"):  # as the submitter's own command would have it
                 path.write_text(json.dumps({**json.loads(path.read_text()), "verification": division}))
@@ -192,6 +200,10 @@ TRIED = sorted({number for case in CASES for number in case.breaks}, key=lambda 
 @pytest.mark.parametrize("number", TRIED)
 def test_the_verdicts_are_equal(number, verdicts):
     division = OF_DIVISION.get(number)
+    if number in DIFFERS:
+        broken = [case.name for case in CASES if number in verdicts[case.name, division or "closed"][1]]
+        assert broken == [case.name for case in CASES if number in case.breaks]
+        return
     differ = []
     for case in CASES:
         for own in (division,) if division else ("closed", "open"):
@@ -205,7 +217,7 @@ def test_the_verdicts_are_equal(number, verdicts):
 
 
 def test_every_rule_with_a_number_was_tried_or_has_a_reason():
-    rules = rules_of(VERSION, (*TRAINING, *CHECKPOINTING))
-    numbers = {number for section, _ in rules for number in section.split(", ") if number}
-    assert numbers - set(TRIED) == {"3.4.2", "4.4.2", "4.3.1", "4.3.2", "4.3.3"}
+    sections = [rule.section(VERSION) or "" for rule in (*TRAINING, *CHECKPOINTING)]
+    numbers = {number for section in sections for number in section.split(", ") if number}
+    assert numbers - set(TRIED) == {"3.3.1", "3.4.2", "4.4.2", "4.3.1", "4.3.2", "4.3.3"}
     assert all(any(known.startswith(number) for known in NOT_TRIED) for number in numbers - set(TRIED))

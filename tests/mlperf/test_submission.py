@@ -9,8 +9,8 @@ import pytest
 from command import feedrate
 from test_their_tools import PACKAGE, theirs
 
-from emulator.plugins.mlperf.export import export_result
-from emulator.plugins.mlperf.rules import CLOSED
+from emulator.plugins.mlperf.export import export_results
+from emulator.plugins.mlperf.rule import CLOSED
 
 pytestmark = [
     pytest.mark.mlperf,
@@ -30,10 +30,10 @@ def test_what_their_checker_says_of_six_runs_of_eight_accelerators(tiny, tmp_pat
         "--out", tmp_path / "out", timeout=600,
     )  # fmt: skip
     assert done.status == 0, done.err
-    (check,) = export_result(tmp_path / "out", tmp_path / "exported", "v3.0")
+    (check,) = export_results([tmp_path / "out"], tmp_path / "exported", "v3.0")
     print("\n".join(check.lines))
     submitter = tmp_path / "tree" / "open" / "feedrate"
-    shutil.copytree(tmp_path / "exported" / "results", submitter / "results" / "system")
+    shutil.copytree(tmp_path / "exported/open/feedrate/results", submitter / "results")
     (submitter / "systems").mkdir()
     shown = theirs(
         tmp_path, f"{PACKAGE}.submission_checker", "--input", tmp_path / "tree", "--skip-output-file"

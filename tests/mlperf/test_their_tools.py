@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from test_export_checkpoints import run as checkpoint_result
 
-from emulator.plugins.mlperf.export import export_result
+from emulator.plugins.mlperf.export import export_results
 from emulator.record.out import write_result
 
 CHECKOUT = Path(os.environ.get("MLPERF_STORAGE", "."))
@@ -55,7 +55,7 @@ def reportgen(home: Path, results: Path) -> str:
 def test_reportgen_reads_checkpoints(tmp_path):
     (tmp_path / "out").mkdir()
     write_result(tmp_path / "out", checkpoint_result())
-    export_result(tmp_path / "out", tmp_path / "exported")
-    shown = reportgen(tmp_path, tmp_path / "exported" / "results")
+    export_results([tmp_path / "out"], tmp_path / "exported")
+    shown = reportgen(tmp_path, tmp_path / "exported/closed/feedrate/results")
     assert "checkpointing" in shown and "8b" in shown
     assert "CLOSED" in shown and "[INVALID]" not in shown and "failed with error" not in shown

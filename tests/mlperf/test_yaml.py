@@ -331,9 +331,10 @@ def test_a_model_whose_checkpoints_are_described_is_a_checkpoint_model(tmp_path)
 OTHERS = {
     "vector database": "database: {host: x}\ndataset: {num_vectors: 10}\nindex: {index_type: HNSW}\n",
     "key-value cache": "user_templates: {chatbot: {context_range: [1, 2]}}\nmodel: {}\n",
-    "generates a dataset": UNET3D.replace("generate_data: False", "generate_data: True").replace(
+    "describes generation": UNET3D.replace("generate_data: False", "generate_data: True").replace(
         "train: True", "train: False"
     ),
+    "3 samples a file": UNET3D.replace("per_file: 1", "per_file: 3"),
     "does not train": UNET3D.replace("train: True", "train: False"),
     "format indexed_binary": UNET3D.replace("format: npz", "format: indexed_binary"),
     "aliases are not read": BOMB,
@@ -348,6 +349,23 @@ def test_what_is_no_training_is_refused_by_its_kind(tmp_path, kind):
     done = feedrate("import", tmp_path / "x.yaml", "--out", out, "--recipe", recipe)
     assert done.status == 2 and kind in done.one_line()
     assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
+
+
+def test_a_file_that_generates_a_dataset_is_a_recipe(tmp_path):
+    text = UNET3D.replace("generate_data: False", "generate_data: True").replace(
+        "train: True", "train: False"
+    )
+    (tmp_path / "unet3d_datagen.yaml").write_text(text[: text.index("reader:")])
+    done = feedrate("import", tmp_path / "unet3d_datagen.yaml", "--out", tmp_path / "recipe.toml")
+    assert done.status == 0 and "feedrate generate DIR --recipe" in done.out, done.err
+    made = load_recipe(str(tmp_path / "recipe.toml"))
+    assert (made.files, made.format, made.size.bytes_sd) == (168, "npz", 68341808)
+
+
+def test_direct_fs_has_64_files_in_flight_for_each_worker(tmp_path):
+    spec = converted(tmp_path, UNET3D + "storage: {storage_type: direct_fs}\n").workload
+    assert spec.loader.workers == 4 * 64 and spec.loader.prefetch * 7 >= 4 * 64
+    assert "direct_fs" in spec.sources["loader.workers"]
 
 
 def test_an_imported_job_has_a_crop_that_every_sample_holds(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import SpecError
-from emulator.plugins.page.reference import load_reference, load_references
+from emulator.plugins.page.reference import load_reference, load_references, published_table
 
 
 def test_the_published_tables_are_there() -> None:
@@ -30,3 +30,15 @@ def test_an_unknown_table_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as error:
         load_reference(str(tmp_path / "x.csv"))
     assert "\n" not in str(error.value)
+
+
+def test_published_results_of_a_workload_are_shown_without_one_of_ones_own() -> None:
+    table = published_table("unet3d-b200")
+    accelerators = [int(str(row[1])) for row in table.rows]
+    assert accelerators == sorted(accelerators, reverse=True) and {row[-1] for row in table.rows} == {
+        "mlperf_storage_v3_0"
+    }
+    of_h100 = published_table("unet3d-h100").rows
+    assert len({row[:-1] for row in of_h100}) == len(of_h100), "two tables have some rows"
+    with pytest.raises(SpecError, match="retinanet-b200"):
+        published_table("unet3d-mi355")

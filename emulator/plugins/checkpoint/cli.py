@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,8 +20,9 @@ from emulator.config.checkpoint import (
 )
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
-from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob
+from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob, check, planned
 from emulator.plugins.checkpoint.start import run_checkpoint
+from emulator.record.machine import memory_bytes
 from emulator.registry import STORES
 from emulator.report.table import Cell, Column, Table
 from emulator.report.terminal import print_blocks
@@ -48,6 +50,9 @@ class Choices:
         bool, typer.Option("--shift", help="Read each shard on another host than its writer's.")
     ] = False
     noise: options.Noise = ""
+    accelerator: Annotated[
+        str, typer.Option(metavar="NAME", help="Emulated accelerator, for MLPerf's rules: b200 or mi355.")
+    ] = ""
     label: options.Label = ""
     rules: options.RulesName = ""
     closed: options.Closed = False
@@ -69,6 +74,7 @@ class Choices:
             command=command,
             label=self.label,
             noise=self.noise,
+            accelerator=self.accelerator,
             rules=Rules(self.rules, self.closed),
         )
 
@@ -98,7 +104,11 @@ def checkpoint(
         )
     job = choices.job(folder, out or options.default_out("checkpoint"), options.command_line())
     if dry_run:
-        _show_plan(job, ranks or job.usual_ranks)
+        count = ranks or job.usual_ranks
+        check(job, count, force)
+        hosts = [socket.gethostname()] * count
+        job.rules.require(planned(job, hosts, {hosts[0]: memory_bytes()}))
+        _show_plan(job, count)
     elif (result := run_checkpoint(job, options.words_with(job.out), ranks, force=force)) is not None:
         options.show_result(result, job.out)
 

@@ -44,6 +44,8 @@ class CheckpointJob:
     label: str = ""
     noise: str = ""
     """Work of others at the same time, as for a sweep."""
+    accelerator: str = ""
+    """Name of the emulated accelerator, which MLPerf's rules ask for; its memory must hold the model."""
     rules: Rules = NO_RULES
 
     @property
@@ -115,6 +117,7 @@ def empty_result(
             "parameters": parameters(job.model.shape),
             "subset": job.subset,
             "scale": str(job.scale),
+            "accelerator": {"name": job.accelerator},
             "data_parallel": job.data(len(hosts)),
         },
         dataset={"path": str(job.root), "bytes": job.total(len(hosts))},

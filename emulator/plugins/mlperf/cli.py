@@ -12,7 +12,7 @@ from emulator import live
 from emulator.cli import options
 from emulator.config.checkpoint import CheckpointModel
 from emulator.config.reader import to_plain
-from emulator.plugins.mlperf.export import CHECK, export_result
+from emulator.plugins.mlperf.export import CHECK, export_results
 from emulator.plugins.mlperf.from_yaml import import_yaml
 from emulator.plugins.mlperf.results import Imports, import_folder, write_imports
 from emulator.plugins.mlperf.workload import Converted
@@ -46,7 +46,7 @@ def import_(
     label: options.Label = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
-    """Import a DLIO YAML with overrides as a workload, or MLPerf Storage's folders as results.
+    """Import a DLIO YAML as a workload (of datagen: as a recipe), or MLPerf Storage's folders as results.
 
     A trace becomes a recording: PyTorch's profiler (.json, .json.gz), or Darshan with DXT (.darshan).
 
@@ -97,6 +97,9 @@ def _show_workload(converted: Converted, out: Path, recipe: Path | None) -> None
     if live.for_programs():
         left = {item.key: item.why for item in converted.left_out}
         live.answer({"file": str(out), "workload": to_plain(spec), "left_out": left})
+    if converted.config.purpose == "generation":
+        typer.echo(f"{out}: a recipe; feedrate generate DIR --recipe {out}")
+        return
     demand = spec.demand
     typer.echo(f"{out}: {spec.title}")
     typer.echo(
@@ -126,7 +129,10 @@ def _show_model(model: CheckpointModel, out: Path) -> None:
 
 
 def export(
-    mlperf: Annotated[Path, typer.Option("--mlperf", metavar="OUT", help="Result to export.")],
+    mlperf: Annotated[
+        list[Path],
+        typer.Option("--mlperf", metavar="OUT", help="Result. Twice: a checkpoint's writes, and its reads."),
+    ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder to write.")],
     rules: Annotated[
         str,
@@ -140,7 +146,7 @@ def export(
       feedrate export --mlperf sweep --out submission
       feedrate export --mlperf sweep --out submission --rules v2.0
     """
-    checks = export_result(mlperf, out, rules)
+    checks = export_results(mlperf, out, rules)
     if live.for_programs():
         live.answer(
             {

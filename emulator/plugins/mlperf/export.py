@@ -1,83 +1,70 @@
-"""Export a result in MLPerf Storage's layout (v2.0 and v3.0), marked as no submission, with a self-check.
+"""Export results as a tree of MLPerf Storage v3.0, marked as no submission, with a self-check.
 
-FOLDER/NOT_A_SUBMISSION.txt, FOLDER/self-check.json
-FOLDER/results/training/MODEL/run/YYYYMMDD_HHmmss/    a folder for each run
-FOLDER/results/checkpointing/MODEL/YYYYMMDD_HHmmss/   of a checkpoint run
+FOLDER/NOT_A_SUBMISSION.txt, self-check.json
+FOLDER/code-images/.mlps-image-pool                   the pool is empty: feedrate is not MLPerf's code
+FOLDER/DIVISION/feedrate/submission.yaml              the list of runs
+FOLDER/DIVISION/feedrate/systems/                     for the description of the system
+FOLDER/DIVISION/feedrate/results/SYSTEM/training/MODEL/{datasize,datagen,run}/YYYYMMDD_HHmmss/
+FOLDER/DIVISION/feedrate/results/SYSTEM/checkpointing/MODEL/YYYYMMDD_HHmmss/
 
-Fields, units and formulas are DLIO's, errors included: its MB is 2^20 bytes, its GB 2^30, and its throughput
-counts (n - 2) steps over the time without the first one, in v3.0 (n - 1). The configuration has the epochs,
-files and bytes of a sample of the run itself. Compute is nominal. Times of day are counted back from the
-time at which the result was written.
+v2.0's reportgen finds the runs in this tree, too.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
-from statistics import fmean, pstdev
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from emulator.analysis.throughput import durations
-from emulator.config.catalog import names
-from emulator.config.workload import Workload, load_workload, stored_workload
+from emulator.config.workload import stored_workload
+from emulator.dataset.sizes import needed_data
 from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
-from emulator.plugins.mlperf.config import Config
-from emulator.plugins.mlperf.published import GIB, MIB
-from emulator.plugins.mlperf.rules import VERSIONS, Check, model_and_accelerator, self_check, version_for
+from emulator.plugins.mlperf.bounded import yaml_text
+from emulator.plugins.mlperf.documents import STAMP, checkpoint_run, metadata, training_runs
+from emulator.plugins.mlperf.published import GIB
+from emulator.plugins.mlperf.rule import VERSIONS, model_and_accelerator
+from emulator.plugins.mlperf.rules import Check, self_check, version_for
 from emulator.plugins.mlperf.tree import RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
-from emulator.record.result import Checkpoint, Point, RunResult
-from emulator.record.steps import Steps, read_steps
+from emulator.record.result import RunResult
 
 NOTICE = "NOT_A_SUBMISSION.txt"
 CHECK = "self-check.json"
-MEASURED = ("run", "sweep")
-"""Kinds of result whose trainings are exported from their steps."""
-LEAST_STEPS = 3
-"""Steps of an epoch below which v2.0's throughput is undefined."""
-
-Kind = Literal["training", "checkpointing"]
-_PLACES: dict[Kind, str] = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
-"""mlpstorage's argument for the folder to read or write."""
-_COUNTS = ("num_checkpoints_write", "num_checkpoints_read")
-"""mlpstorage's arguments that are also in the section `checkpoint` of the configuration."""
-_ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
-"""Parameters of a training that are always listed as overrides."""
-_CLOSED = {*_ALWAYS, "checkpoint.mode"}
-"""Overrides that CLOSED allows."""
-_VERBS = {"save": "write", "load": "read"}
-"""feedrate's direction of a checkpoint, by DLIO's verb."""
+_ORGANIZATION = "feedrate"
+_EDITION = "3.0"
+_LAYOUT = 3
+"""Version of MLPerf's layout of results."""
 
 
-def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
-    """Write the result in `out` to the new folder `folder`, and check it against the rules of a version.
+def export_results(outs: Sequence[Path], folder: Path, rules: str = "") -> list[Check]:
+    """Write one set of results to the new folder `folder`, and check it against the rules of a version.
 
-    Raises SpecError, StorageError.
+    A set is one result, or the result of a checkpoint's writes and that of its reads. Raises SpecError,
+    StorageError.
     """
-    result = read_result(out)
-    if result.status != "complete" or not (result.points or result.checkpoints):
-        raise SpecError(f"{out} is incomplete", "only whole results are exported")
+    results = sorted((_whole_result(out) for out in outs), key=lambda result: result.created)
+    result = results[0]
+    if len(results) > 1 and any(other.kind != "checkpoint" for other in results):
+        raise SpecError(f"{len(results)} results of trainings", "export each by itself")
     check_out(folder, force=False, hint="choose another --out")
     version = rules or version_for(result)
-    runs = _runs(out, result, version)
-    trained = result.kind in MEASURED
-    published = [run.summary["metric"]["train_au_mean_percentage"] / 100 for run in runs] if trained else None
-    checks = self_check(result, version=version, au=published)
-    tables = [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
+    au: list[float] | None = None
+    if result.kind == "checkpoint":
+        runs = [checkpoint_run(one) for one in results]
+    else:
+        runs = training_runs(outs[0], result, version)
+        au = [run.summary["metric"]["train_au_mean_percentage"] / 100 for run in runs]
+    checks = self_check(*results, version=version, au=au)
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        for name, run in _named(runs).items():
-            write_run(run, folder / "results" / _place(result) / name)
-        write_json(folder / CHECK, tables)
+        _write_tree(folder, result, runs, checks)
+        write_json(folder / CHECK, [{**asdict(c), "open": c.open, "closed": c.closed} for c in checks])
         write_whole(folder / NOTICE, _notice(result, checks))
     except StorageError:  # a partial export would block the next one
         shutil.rmtree(folder, ignore_errors=True)
@@ -85,44 +72,120 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     return checks
 
 
-def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
-    """Return the documents of each run, made from the measurements.
+def _whole_result(out: Path) -> RunResult:
+    """Return the result in `out`. Raises SpecError if it cannot be exported."""
+    result = read_result(out)
+    if result.kind not in ("run", "sweep", "checkpoint"):
+        what = f"{out} is of the kind {result.kind}"
+        raise SpecError(what, "only feedrate's own runs, sweeps and checkpoints are exported")
+    if result.status != "complete" or not (result.points or result.checkpoints):
+        raise SpecError(f"{out} is incomplete", "only whole results are exported")
+    return result
 
-    Raises SpecError, StorageError.
-    """
+
+def _write_tree(folder: Path, result: RunResult, runs: Sequence[RunFolder], checks: Sequence[Check]) -> None:
+    """Write the runs as the submission of one organization. Raises StorageError."""
+    division = "closed" if all(run.metadata["verification"] == "closed" for run in runs) else "open"
+    organization = folder / division / _ORGANIZATION
+    system = _file_name(result.label or "system")
+    place = organization / "results" / system
     if result.kind == "checkpoint":
-        return [_checkpoint_run(result)]
-    if result.kind in MEASURED:
-        return _training_runs(out, result, version)
-    kinds = "only feedrate's own runs, sweeps and checkpoints are exported"
-    raise SpecError(f"{out} is of the kind {result.kind}", kinds)
+        leaves = place / "checkpointing" / _file_name(str(result.workload["name"]))
+    else:
+        model = place / "training" / _file_name(model_and_accelerator(str(result.workload["name"]))[0])
+        leaves = model / "run"
+        for phase, leaf in _phases(result, runs).items():
+            with storage_errors("cannot make the folder"):
+                (model / phase / leaf["run_datetime"]).mkdir(parents=True)
+            when = leaf["run_datetime"]
+            write_json(model / phase / when / f"training_{when}_metadata.json", leaf)
+    for run in runs:
+        write_run(run, leaves / run.name)
+    for leaf_folder in sorted(path.parent for path in place.rglob("*_metadata.json")):
+        write_json(leaf_folder / "provenance.json", _provenance())
+    with storage_errors("cannot make the folder"):
+        (organization / "systems").mkdir()
+        (folder / "code-images").mkdir()
+    write_whole(folder / "code-images" / ".mlps-image-pool", "")
+    write_whole(organization / "submission.yaml", yaml_text(_manifest(organization, division, system)))
 
 
-def _named(runs: Sequence[RunFolder]) -> dict[str, RunFolder]:
-    named: dict[str, RunFolder] = {}
-    for number, run in enumerate(runs):
-        name = _file_name(run.name.rpartition("/")[2])
-        while name in named:
-            name = f"{name}_{number}"
-        named[name] = run
-    return named
+def _phases(result: RunResult, runs: Sequence[RunFolder]) -> dict[str, dict[str, Any]]:
+    """Return the metadata of the phases before the runs: what is needed, and what was generated."""
+    workload, most = stored_workload(result.workload), max(point.ranks for point in result.points)
+    memory = result.environment.get("memory_of_hosts") or {}
+    hosts = len(memory) or 1
+    needed = needed_data(workload, most, 1, sum(memory.values()))
+    generated = int(result.dataset["files"])
+    size = int(result.dataset["bytes"])
+    first = datetime.strptime(runs[0].name, STAMP)
+    arguments = {
+        "accelerator_type": model_and_accelerator(workload.name)[1],
+        "max_accelerators": most,
+        "num_client_hosts": hosts,
+        "client_host_memory_in_gb": sum(memory.values()) / GIB / hosts,
+    }
+    phases = {}
+    phases_before = (("datasize", needed.files, needed.bytes), ("datagen", generated, size))
+    for number, (phase, files, total) in enumerate(phases_before):
+        name = (first - timedelta(seconds=2 - number)).strftime(STAMP)
+        facts = {"num_files_train": files, "num_subfolders_train": 0, "total_disk_bytes": total}
+        config = {"dataset": {**runs[0].metadata["parameters"]["dataset"], **facts}}
+        leaf = metadata("training", name, result, most, config, {})
+        phases[phase] = {**leaf, "command": phase, "args": {**leaf["args"], **arguments}}
+    return phases
 
 
-def _place(result: RunResult) -> Path:
-    name = str(result.workload.get("name") or result.kind)
-    if result.kind == "checkpoint":
-        return Path("checkpointing", _file_name(name))
-    return Path("training", _file_name(model_and_accelerator(name)[0]), "run")
+def _provenance() -> dict[str, Any]:
+    """Return a run's provenance.json. MLPerf's word for what cannot be known is "unknown"."""
+    unknown = "unknown"
+    return {
+        "schema": "mlps-run-provenance/1",
+        "rules_edition": _EDITION,
+        "layout_version": _LAYOUT,
+        "tool": {"name": "feedrate", "version": unknown, "git_sha": unknown, "code_image": unknown},
+        "dlio": {"version": unknown, "source": unknown, "commit": unknown},
+        "storage_library": {"name": "none"},
+        "core_config": {"algorithm": "core-config-v1", "allowlist": unknown, "hash": unknown, "keys": []},
+        "stamped_at": unknown,
+        "stamped_by": "feedrate",
+        "provenance": {
+            "rules_edition": "declared",
+            "layout_version": "declared",
+            "tool": "declared",
+            "dlio": "n/a",
+            "storage_library": "n/a",
+            "core_config": "unknown",
+        },
+        "notes": "made by feedrate: not an official MLPerf Storage submission",
+    }
+
+
+def _manifest(organization: Path, division: str, system: str) -> dict[str, Any]:
+    """Return submission.yaml: the list of runs, which MLPerf's tools compare with the tree."""
+    leaves = sorted(path.parent for path in organization.rglob("provenance.json"))
+    return {
+        "schema": "mlps-submission-manifest/1",
+        "organization": _ORGANIZATION,
+        "division": division,
+        "rules_edition": _EDITION,
+        "layout_version": _LAYOUT,
+        "systems": [{"name": system}],
+        "runs": [{"leaf": leaf.relative_to(organization).as_posix(), "system": system} for leaf in leaves],
+        "code_images": [],
+    }
 
 
 def _notice(result: RunResult, checks: Sequence[Check]) -> str:
     """Return the text of `NOTICE`: the folder's purpose and the outcome of each rule."""
-    checker = VERSIONS[checks[0].version].checker
+    source = VERSIONS[checks[0].version].source
     first = [
         f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
         "This is not an official MLPerf Storage submission: that needs MLPerf's own code, rules and review.",
+        "There is no image of MLPerf's code and no core-config hash, and so no comparability class of",
+        "editions.yaml. There is no description of the system: systems/ is empty.",
         "Fields and units are those of MLPerf Storage: its MB is 2^20 bytes, its GB 2^30.",
-        *([f"Numbers of rules are those of {checker}."] if checker else []),
+        *([f"Numbers of rules are those of {source}."] if source else []),
     ]
     return "\n\n".join("\n".join(lines) for lines in (first, *(check.lines for check in checks))) + "\n"
 
@@ -130,358 +193,3 @@ def _notice(result: RunResult, checks: Sequence[Check]) -> str:
 def _file_name(name: str) -> str:
     """Return `name` as one part of a path, since results may contain any text."""
     return re.sub(r"[^\w-]", "_", name)[:80] or "run"
-
-
-# ---- What every run has.
-
-
-def _run_folder(
-    kind: Kind,
-    result: RunResult,
-    config: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    start: datetime,
-    summary: Mapping[str, Any],
-) -> RunFolder:
-    """Return the documents of a run that feedrate measured, without those of its ranks."""
-    name, workload = start.strftime("%Y%m%d_%H%M%S"), str(result.workload["name"])
-    place = str(result.dataset.get("path", ""))
-    return RunFolder(
-        name=name,
-        summary=summary,
-        metadata=_metadata(kind, name, workload, summary["num_accelerators"], config, overrides, place),
-        configs={
-            "config.yaml": {"workload": config},
-            "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [
-                f"workload={workload.replace('-', '_')}",
-                *(f"++workload.{key}={value}" for key, value in overrides.items()),
-            ],
-        },
-    )
-
-
-def _metadata(
-    kind: Kind,
-    name: str,
-    workload: str,
-    ranks: int,
-    config: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    place: str,
-) -> dict[str, Any]:
-    """Return KIND_NAME_metadata.json with the fields that v2.0's and v3.0's tools read.
-
-    `place` is the folder that was read or written. The overrides decide on the division.
-    """
-    model, accelerator = model_and_accelerator(workload) if kind == "training" else (workload, "")
-    counts = {key: value for key, value in config.get("checkpoint", {}).items() if key in _COUNTS}
-    arguments = {"model": model, "num_processes": ranks, _PLACES[kind]: place, "results_dir": "results"}
-    return {
-        "benchmark_type": kind,
-        "model": model,
-        "command": "run",
-        "run_datetime": name,
-        "num_processes": ranks,
-        "accelerator": accelerator or None,
-        "args": {**arguments, **counts},
-        "parameters": config,
-        "override_parameters": overrides,
-        "verification": "closed" if set(overrides) <= _CLOSED else "open",
-        "made_by": "feedrate: not an official MLPerf Storage submission",
-    }
-
-
-def _summary(
-    result: RunResult, start: datetime, seconds: float, ranks: int, hosts: Sequence[str], cores: Sequence[int]
-) -> dict[str, Any]:
-    memory = result.environment.get("memory_of_hosts") or {}
-    return {
-        "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
-        "start": _time(start, 0.0),
-        "end": _time(start, seconds),
-        "num_accelerators": ranks,
-        "num_hosts": len(hosts) or 1,
-        "hostname": hosts[0] if hosts else "",
-        "host_cpu_count": cores,
-        "host_processor_name": str(result.environment.get("cpu", "")),
-        "host_cpuinfo": {},
-        "host_meminfo": {},
-        "host_memory_GB": [memory[host] / GIB for host in hosts if host in memory],
-    }
-
-
-def _begun(result: RunResult, seconds: float) -> datetime:
-    """Return the start of a result that took `seconds`. It was written at its end."""
-    return datetime.fromisoformat(result.created).replace(tzinfo=None) - timedelta(seconds=seconds)
-
-
-def _time(start: datetime, seconds: float) -> str:
-    return (start + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
-
-
-# ---- Trainings.
-
-
-def _training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
-    """Make the documents of each point of a run or a sweep, in order, by the formulas of `version`.
-
-    Raises SpecError if a point lacks steps of a rank or has only short epochs; StorageError.
-    """
-    workload = stored_workload(result.workload)
-    if not workload.accelerator.step_seconds:
-        raise SpecError(f"{out}: the workload does not compute", "MLPerf Storage's figures need a step time")
-    start = _begun(result, math.ceil(sum(point.seconds for point in result.points)))
-    runs = []
-    for number, point in enumerate(result.points):
-        rows = _whole_steps(out, number, point.ranks)
-        runs.append(_training_run(result, workload, number, rows, start, version))
-        start += timedelta(seconds=math.ceil(point.seconds))
-    return runs
-
-
-def _whole_steps(out: Path, number: int, ranks: int) -> Steps:
-    """Return the rows of a point. Raises SpecError if they cannot be exported, StorageError."""
-    rows = read_steps(out, number)
-    counts = np.unique(rows["rank"], return_counts=True)[1]
-    if len(counts) != ranks or len(set(counts.tolist())) != 1:
-        raise SpecError(f"{out} does not have the same steps for all {ranks} ranks", "run it again")
-    first = rows[rows["rank"] == rows["rank"][0]]
-    longest = int(np.unique(first["epoch"], return_counts=True)[1].max())
-    if longest < LEAST_STEPS:
-        what = f"{out} has epochs of {longest} steps"
-        raise SpecError(what, f"MLPerf's formulas need at least {LEAST_STEPS}")
-    return rows
-
-
-def _training_run(
-    result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime, version: str
-) -> RunFolder:
-    """Return the documents of point `number`, begun at `start`, from its steps.
-
-    Epochs that are too short for the formulas are left out.
-    """
-    batch, skips = workload.loader.batch_size, 1 if version == "v3.0" else 2
-    logs: dict[str, dict[str, Any]] = {}
-    stats: dict[str, dict[str, Any]] = {}
-    for rank in np.unique(rows["rank"]).tolist():
-        mine = rows[rows["rank"] == rank]
-        parts = [mine[mine["epoch"] == epoch] for epoch in np.unique(mine["epoch"])]
-        long = [part for part in parts if len(part) >= LEAST_STEPS]
-        logs[str(rank)] = {str(n): _epoch_log(part, batch, skips) for n, part in enumerate(long, 1)}
-        stats[str(rank)] = {str(n): _epoch_span(part, start) for n, part in enumerate(long, 1)}
-    summary = _training_summary(result, workload, result.points[number], logs.values(), start)
-    config = _training_config(result, workload, number, summary["epochs"])
-    run = _run_folder("training", result, config, _overrides(config, workload), start, summary)
-    names = [host.host for host in result.points[number].hosts for _ in range(host.ranks)]
-    named = {rank: {**log, "hostname": names[int(rank)]} for rank, log in logs.items()}
-    return replace(run, epochs=stats, logs=named)
-
-
-def _epoch_log(part: Steps, batch: int, skips: int) -> dict[str, Any]:
-    """Return DLIO's log of one rank's epoch, whose throughput counts all steps except `skips`."""
-    proc = part["wait"] + part["compute"] + part["overshoot"]
-    rest = float(durations(part).sum()) - float(proc[0])
-    return {
-        "load": {"block1": part["wait"].tolist()},
-        "proc": {"block1": proc.tolist()},
-        "compute": {"block1": part["compute"].tolist()},
-        "au": {"block1": 100 * float(part["compute"][1:].sum()) / rest},
-        "throughput": {"block1": (len(part) - skips) * batch / rest},
-    }
-
-
-def _epoch_span(part: Steps, start: datetime) -> dict[str, Any]:
-    begin, end = float(part["begin"][0]), float(part["begin"][-1] + durations(part)[-1])
-    span = {"start": _time(start, begin), "end": _time(start, end), "duration": f"{end - begin:.2f}"}
-    return {**span, "block1": dict(span)}
-
-
-def _training_summary(
-    result: RunResult, workload: Workload, point: Point, logs: Iterable[Mapping[str, Any]], start: datetime
-) -> dict[str, Any]:
-    epochs = [list(log.values()) for log in logs]
-    au = np.array([[epoch["au"]["block1"] for epoch in log] for log in epochs]).mean(axis=0)
-    rate = np.array([[epoch["throughput"]["block1"] for epoch in log] for log in epochs]).sum(axis=0)
-    sample_mib = point.bytes / point.samples / MIB
-    met = float(au.mean()) >= 100 * workload.training.au_threshold
-    names, cores = [host.host for host in point.hosts], [host.cores for host in point.hosts]
-    hosts = len(point.hosts) or 1
-    data = int(result.dataset["bytes"]) / GIB / hosts
-    return {
-        **_summary(result, start, point.seconds, point.ranks, names, cores),
-        "metric": {
-            "train_au_percentage": au.tolist(),
-            "train_au_mean_percentage": float(au.mean()),
-            "train_au_meet_expectation": "success" if met else "fail",
-            "train_au_stdev_percentage": float(au.std()),
-            "train_throughput_samples_per_second": rate.tolist(),
-            "train_throughput_mean_samples_per_second": float(rate.mean()),
-            "train_throughput_stdev_samples_per_second": float(rate.std()),
-            "train_io_mean_MB_per_second": float(rate.mean()) * sample_mib,
-            "train_io_stdev_MB_per_second": float(rate.std()) * sample_mib,
-        },
-        "num_files_train": int(result.dataset["files"]),
-        "num_files_eval": 0,
-        "num_samples_per_file": int(result.dataset["samples_per_file"]),
-        "potential_caching": [int(data < int(result.environment.get("memory_bytes", 0)) / GIB)] * hosts,
-        "data_size_per_host_GB": data,
-        "epochs": len(au),
-    }
-
-
-def _training_config(result: RunResult, workload: Workload, number: int, epochs: int) -> dict[str, Any]:
-    point, loader = result.points[number], workload.loader
-    return {
-        "model": {"name": model_and_accelerator(workload.name)[0], "type": "cnn"},
-        "framework": "pytorch",
-        "workflow": {"generate_data": False, "train": True, "checkpoint": False},
-        "dataset": {
-            "data_folder": str(result.dataset.get("path", "")),
-            "format": str(result.dataset["format"]),
-            "num_files_train": int(result.dataset["files"]),
-            "num_samples_per_file": int(result.dataset["samples_per_file"]),
-            "record_length_bytes": round(point.bytes / point.samples),
-        },
-        "reader": {
-            "data_loader": "pytorch" if result.loader == "torch" else f"feedrate's {result.loader}",
-            "batch_size": loader.batch_size,
-            "read_threads": loader.workers,
-            "prefetch_size": loader.prefetch,
-            "transfer_size": loader.block_bytes,
-            "file_shuffle": "seed",
-            "sample_shuffle": "seed",
-        },
-        "train": {
-            "epochs": epochs,
-            "computation_time": workload.accelerator.step_seconds,
-            "seed": workload.training.shuffle_seed + number,
-        },
-        "metric": {"au": workload.training.au_threshold},
-    }
-
-
-def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """Return, by dotted key, the parameters `_ALWAYS` and those that differ from the published workload.
-
-    Of the other parameters, those that MLPerf's own checkers examine are as published.
-    """
-    flat = dict(Config("", config).leaves())
-    differ = ["reader.data_loader"] * (flat["reader.data_loader"] != "pytorch")
-    if workload.name in names("workloads"):
-        known = load_workload(workload.name)
-        published = {
-            "dataset.format": known.sample.format,
-            "dataset.num_samples_per_file": known.sample.samples_per_file,
-            "dataset.record_length_bytes": known.sample_read.bytes_mean,
-            "reader.batch_size": known.loader.batch_size,
-            "train.epochs": known.training.epochs,
-            "train.computation_time": known.accelerator.step_seconds,
-            "metric.au": known.training.au_threshold,
-        }
-        differ = [key for key, value in published.items() if not _alike(flat[key], value)] + differ
-    return {key: flat[key] for key in (*_ALWAYS, *differ) if "=" not in str(flat[key])}
-
-
-def _alike(value: Any, published: Any) -> bool:
-    """Return whether `value` is as published. Sizes, which a dataset draws at random, may differ by 1 %."""
-    if isinstance(value, int) and isinstance(published, int):
-        return abs(value - published) <= published / 100
-    return bool(value == published)
-
-
-# ---- Checkpoints.
-
-
-def _checkpoint_run(result: RunResult) -> RunFolder:
-    first, last = result.checkpoints[0], result.checkpoints[-1]
-    seconds = last.began + last.seconds + last.commit_seconds
-    start = _begun(result, seconds)
-    hosts = list(result.environment.get("hosts", ()))
-    cores = [int(result.environment.get("cores", 0))] * first.hosts
-    summary = {
-        **_summary(result, start, seconds, first.ranks, hosts, cores),
-        "num_hosts": first.hosts,
-        "metric": _checkpoint_metric(result),
-    }
-    overrides = {"checkpoint.mode": "subset"} if result.workload["subset"] else {}
-    if str(result.workload["scale"]) != "1":  # a scaled model is not of the division CLOSED
-        overrides["model.scale"] = str(result.workload["scale"])
-    run = _run_folder("checkpointing", result, _checkpoint_config(result), overrides, start, summary)
-    spans = _checkpoint_spans(result, start)
-    epoch = {"start": _time(start, 0.0), **spans, "end": _time(start, seconds)}
-    return replace(run, epochs={"0": {"1": epoch}})
-
-
-def _by_verb(result: RunResult) -> dict[str, list[Checkpoint]]:
-    """Return the checkpoints by DLIO's verb, without verbs that have none."""
-    by_verb = {
-        verb: [made for made in result.checkpoints if made.direction == direction]
-        for verb, direction in _VERBS.items()
-    }
-    return {verb: made for verb, made in by_verb.items() if made}
-
-
-def _checkpoint_metric(result: RunResult) -> dict[str, float]:
-    """Return means and deviations over checkpoints. Throughput is all bytes / the slowest rank's seconds."""
-    metric: dict[str, float] = {}
-    for verb, chosen in _by_verb(result).items():
-        rates = [checkpoint.bytes_per_second / GIB for checkpoint in chosen]
-        seconds = [checkpoint.seconds for checkpoint in chosen]
-        metric |= {
-            f"{verb}_checkpoint_io_mean_GB_per_second": fmean(rates),
-            f"{verb}_checkpoint_io_stdev_GB_per_second": pstdev(rates),
-            f"{verb}_checkpoint_duration_mean_seconds": fmean(seconds),
-            f"{verb}_checkpoint_duration_stdev_seconds": pstdev(seconds),
-        }
-    return {**metric, "checkpoint_size_GB": result.checkpoints[0].bytes / GIB}
-
-
-def _checkpoint_spans(result: RunResult, start: datetime) -> dict[str, Any]:
-    """Return save_ckptN and load_ckptN: the times and the throughput of each checkpoint."""
-    return {
-        f"{verb}_ckpt{number}": {
-            "start": _time(start, made.began),
-            "end": _time(start, made.began + made.seconds),
-            "duration": made.seconds,
-            "throughput": made.bytes_per_second / GIB,
-        }
-        for verb, chosen in _by_verb(result).items()
-        for number, made in enumerate(chosen, start=1)
-    }
-
-
-def _checkpoint_config(result: RunResult) -> dict[str, Any]:
-    workload, counts = result.workload, {verb: len(chosen) for verb, chosen in _by_verb(result).items()}
-    shape, parallelism = workload["shape"], workload["parallelism"]
-    return {
-        "model": {
-            "name": str(workload["name"]).replace("llama3-", "llama_"),
-            "type": "transformer",
-            "num_layers": shape["layers"],
-            "model_datatype": "fp16",
-            "optimizer_datatype": "fp32",
-            "parallelism": {
-                "tensor": parallelism["tensor"],
-                "pipeline": parallelism["pipeline"],
-                "zero_stage": parallelism["zero"],
-            },
-            "transformer": {
-                "vocab_size": shape["vocabulary"],
-                "hidden_size": shape["hidden"],
-                "ffn_hidden_size": shape["ffn"],
-                "num_attention_heads": shape["heads"],
-                "num_kv_heads": shape["kv_heads"],
-            },
-        },
-        "framework": "pytorch",
-        "workflow": {"generate_data": False, "train": False, "checkpoint": True},
-        "checkpoint": {
-            "checkpoint_folder": str(result.dataset.get("path", "")),
-            "time_between_checkpoints": workload["io"]["pause"],
-            "num_checkpoints_write": counts.get("save", 0),
-            "num_checkpoints_read": counts.get("load", 0),
-            "fsync": True,
-            "mode": "subset" if workload["subset"] else "default",
-        },
-    }

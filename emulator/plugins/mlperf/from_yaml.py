@@ -1,4 +1,4 @@
-"""Import a YAML file of DLIO as a TOML file: a training as a workload, checkpoints as a model."""
+"""Import a YAML file of DLIO as a TOML file: a workload, a model of checkpoints, or a recipe."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _ADAM_COPIES = 3
 def import_yaml(
     path: Path, out: Path, overrides: Sequence[str] = (), recipe: Path | None = None, *, force: bool = False
 ) -> Converted | CheckpointModel:
-    """Write the workload or the checkpoint model in the YAML file `path` to `out`, and return it.
+    """Write what the YAML file `path` describes to `out`, and return it.
 
-    `overrides` are Hydra's, `recipe` is a file for the dataset's recipe. Nothing is written unless
+    That is a workload, a checkpoint model, or, for a file that only generates a dataset, its recipe.
+    `overrides` are Hydra's, `recipe` is a file for the recipe beside a workload. Nothing is written unless
     everything is valid. Raises SpecError, StorageError.
     """
     if out.suffix != ".toml":
@@ -37,33 +38,29 @@ def import_yaml(
         if file is not None:
             refuse_existing(file, force)
     config = read_config(path, overrides)
+    if config.purpose == "nothing":
+        why = (
+            "its workflow says so" if config.at("workflow.train") is False else "no section dataset or train"
+        )
+        raise SpecError(f"{path}: does not train ({why})", "import the file of the training itself")
+    if config.purpose != "training" and recipe is not None:
+        raise SpecError(f"{path} describes {config.purpose}, not a training", "leave out --recipe")
     if config.purpose == "checkpoints":
-        if recipe is not None:
-            raise SpecError(f"{path} describes checkpoints, not a dataset", "leave out --recipe")
         model = checkpoint_model(config, out.stem)
         write_output(out, comment(f"Imported by feedrate from {path.name}.") + toml_text(model))
         return model
-    _require_training(config)
     converted = convert(config, out.stem)
     form = converted.workload.sample.format
     if form not in FORMATS:
         raise SpecError(f"{path}: feedrate does not read the format {form}", f"it reads {FORMATS}")
+    if config.purpose == "generation":
+        write_whole(out, recipe_text(converted, path.name))
+        return converted
     recipe_toml = recipe_text(converted, path.name) if recipe else ""
     write_output(out, workload_text(converted, path.name))
     if recipe is not None:
         write_output(recipe, recipe_toml)
     return converted
-
-
-def _require_training(config: Config) -> None:
-    """Check that the file describes a training. Raises SpecError naming what it describes instead."""
-    hint = "import the file of the training itself"
-    if config.purpose == "generation":
-        raise SpecError(f"{config.name}: generates a dataset (its workflow says so)", hint)
-    if config.purpose == "nothing" and config.at("workflow.train") is False:
-        raise SpecError(f"{config.name}: does not train (its workflow says so)", hint)
-    if config.purpose == "nothing":
-        raise SpecError(f"{config.name}: no training, because it has no section dataset or train")
 
 
 def checkpoint_model(config: Config, name: str) -> CheckpointModel:
@@ -84,21 +81,16 @@ def checkpoint_model(config: Config, name: str) -> CheckpointModel:
         types = f"{config.name}: cannot read the data types {model_type}, {optimiser_type}"
         raise SpecError(types, f"known: {', '.join(_STATE_BYTES)}")
     known = map(load_checkpoint_model, checkpoint_models())
-    same = [model for model in known if asdict(model.shape) == shape]
-    known_copies = (
-        model.parallelism.data
-        for model in same
-        if (model.parallelism.tensor, model.parallelism.pipeline) == (spread["tensor"], spread["pipeline"])
-    )
+    same = next((model for model in known if asdict(model.shape) == shape), None)
     file = Path(config.name).name
     copies, copies_from = config.whole("model.parallelism.data"), f"{file}: model.parallelism.data"
-    if not copies and (catalogued := next(known_copies, 0)):
-        copies, copies_from = catalogued, "the catalogue's model of this shape"
+    if not copies and same:
+        copies, copies_from = same.parallelism.data, "the catalogue's model of this shape"
     elif not copies:
         copies, copies_from = 1, "not stated: DLIO divides its ranks by tensor x pipeline"
     table = {
         "name": name,
-        "title": same[0].title if same else f"{config.model(name)}, as DLIO's YAML describes it",
+        "title": same.title if same else f"{config.model(name)}, as DLIO's YAML describes it",
         "shape": shape,
         "parallelism": {**spread, "data": copies},
         "state": {

@@ -16,6 +16,7 @@ from emulator.plugins.mlperf.tree import RunFolder
 MIB = 2**20
 GIB = 2**30
 
+
 Spec = TypeVar("Spec")
 
 

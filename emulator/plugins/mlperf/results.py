@@ -1,4 +1,4 @@
-"""Import runs as results, one for each workload on a system: OUT/run.json, OUT/steps.parquet."""
+"""Import runs as results, one for each workload on a system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Imports:
     @property
     def notes(self) -> dict[str, tuple[str, ...]]:
         """Sentences on left-out documents, by the name of an imported run."""
-        return {imported.run.name: imported.unread for imported in self.runs if imported.unread}
+        return {imported.run.name: imported.run.unread for imported in self.runs if imported.run.unread}
 
 
 def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imports:
@@ -88,8 +88,8 @@ def write_imports(
     for path in folders.values():
         check_out(path, force)
     for name, runs in imports.groups.items():
-        result, steps = imported_result(runs, command)
+        result = imported_result(runs, command)
         result = replace(result, label=label or result.label)
         with ResultFolder.create(folders[name], result, force=force) as folder:
-            folder.complete(steps if len(steps) else None)
+            folder.complete(None)
     return folders

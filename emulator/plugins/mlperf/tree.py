@@ -3,7 +3,7 @@
 summary.json
 per_epoch_stats.json                      v1.0; or one of each rank:
 0_per_epoch_stats.json, 1_ ...            v2.0 and v3.0
-0_output.json, 1_ ...                     the log of each rank; not always published
+0_output.json, 1_ ...                     the log of each rank; written, not read
 dlio_config/, configs/ or .hydra/         config.yaml, hydra.yaml, overrides.yaml
 training_*_metadata.json                  v2.0 and v3.0
 fs_separation.json                        v3.0: whether data and results are on one file system
@@ -15,9 +15,11 @@ bytes for a file that was too large. They are left out, and reported.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,11 +37,10 @@ SUMMARY = "summary.json"
 CONFIG_FOLDER = "dlio_config"
 _CONFIG_FOLDERS = (CONFIG_FOLDER, "configs", ".hydra")
 _CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
-_LOG = re.compile(r"(\d{1,7})_output\.json")
 _STATS = re.compile(r"(?:(\d{1,7})_)?per_epoch_stats\.json")
 _METADATA = re.compile(r"[A-Za-z0-9_-]{1,100}_metadata\.json")
 _SEPARATION = re.compile(r"fs_separation\.json")
-_DOCUMENT = re.compile("|".join((re.escape(SUMMARY), *(p.pattern for p in (_LOG, _STATS, _METADATA)))))
+_DOCUMENT = re.compile("|".join((re.escape(SUMMARY), *(p.pattern for p in (_STATS, _METADATA)))))
 _MOST_DEPTH = 12
 _MOST_RUNS = 10_000
 _CODE = re.compile(r"code(-images|-[0-9a-f]{8})?")
@@ -75,6 +76,12 @@ class RunFolder:
         at = parts.index("results") if "results" in parts[1:-1] else 0
         return f"{parts[at - 1]} {parts[at + 1]}" if at else ""
 
+    def epoch_seconds(self, epoch: int) -> float:
+        """Return the seconds of an epoch, from 0, by the first rank; NaN if not recorded."""
+        blocks = as_table(self.epochs.get("0", self.epochs.get("", {})).get(str(epoch + 1)))
+        spans = [_seconds(as_table(block)) for name, block in blocks.items() if name.startswith("block")]
+        return sum(spans) if spans else math.nan
+
     @property
     def config(self) -> Config | None:
         """The configuration in config.yaml or in v3.0's metadata; None without either. Raises SpecError."""
@@ -108,6 +115,16 @@ class RunFolder:
 def as_table(value: Any) -> Mapping[str, Any]:
     """Return `value` if it is a table, else an empty one: a published document may have anything there."""
     return value if isinstance(value, Mapping) else {}
+
+
+def _seconds(span: Mapping[str, Any]) -> float:
+    """Return the seconds from start to end of a span; NaN if not recorded or impossible."""
+    try:
+        begin, end = (datetime.fromisoformat(str(span.get(key))) for key in ("start", "end"))
+        seconds = (end - begin).total_seconds()
+    except (ValueError, TypeError, OverflowError):
+        return math.nan
+    return seconds if seconds > 0 else math.nan
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -184,14 +201,13 @@ def read_run(folder: Path, name: str = "") -> RunFolder:
     for table in read(_METADATA).values():
         metadata |= table
     same = next((table.get("same_filesystem") for table in read(_SEPARATION).values()), None)
-    epochs, logs = read(_STATS), read(_LOG)
+    epochs = read(_STATS)
     return RunFolder(
         name=name or folder.name,
         summary=_object(folder / SUMMARY),
         epochs={
             rank: {key: as_table(epoch) for key, epoch in table.items()} for rank, table in epochs.items()
         },
-        logs=logs,
         configs={name: value for name, value in configured.items() if value is not None},
         metadata=metadata,
         same_filesystem=same if isinstance(same, bool) else None,

@@ -1,6 +1,6 @@
 """Convert a configuration of DLIO to a workload and a recipe, and list the keys that were left out.
 
-The tables of keys are from the workload files of MLPerf Storage v0.4 to v3.0 and of DLIO 1.0 to 2.0. A key in
+The tables of keys are from the workload files of MLPerf Storage v1.0 to v3.0 and of DLIO 1.0 to 2.0. A key in
 neither table is listed as unknown.
 """
 
@@ -77,7 +77,6 @@ UNUSED = {
         "dataset.listing_validation_interval",
         "use feedrate generate DIR --subfolders": "dataset.num_subfolders_train",
         "part of the recipe (feedrate import --recipe)": "dataset.parquet.row_group_size",
-        "feedrate reads row groups in order, and whole column chunks": "dataset.parquet.read_mode",
         "feedrate uses only columns and row groups": "dataset.parquet",
         "DLIO discards the sample and returns a constant of this size": "dataset.record_length_resize "
         "dataset.record_length_bytes_resize",
@@ -101,13 +100,11 @@ _ACCELERATORS = {
     "b200": "NVIDIA B200",
     "mi355": "AMD Instinct MI355X",
 }
+_DIRECT_FS_REQUESTS = 64
+"""Files that a worker of DLIO's storage type direct_fs reads at the same time."""
 _RECIPE_RANGE = 3.0
 """Standard deviations of ln(bytes) from the median beyond which no size is drawn."""
 _LARGEST_SAMPLE = 2**32 - 2**20
-_CROP_EDGE = 128
-"""Voxels along an edge of the crop of MLPerf's 3D U-Net."""
-_SHAPES = 4096
-"""Samples whose shapes decide the crop. Sizes are drawn by quantiles, so these include the extremes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +116,15 @@ class LeftOut:
     why: str
 
 
-Float = Literal["float64", "float32", "float16"]
-Whole = Literal["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetColumn:
     """A column of a Parquet dataset, in DLIO's keys."""
 
     name: str
-    dtype: Literal[Float, Whole] = "float32"
+    dtype: Literal[
+        "float64", "float32", "float16", "int64", "int32", "int16", "int8",
+        "uint64", "uint32", "uint16", "uint8", "bool",
+    ] = "float32"  # fmt: skip
     size: int = 1
     """Values in a row."""
     read: bool = True
@@ -138,7 +134,7 @@ class ParquetColumn:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of a row."""
+        """Bytes of a row."""
         return np.dtype(self.dtype).itemsize * self.size
 
 
@@ -158,16 +154,14 @@ def convert(config: Config, name: str) -> Converted:
     tf_data = form == "tfrecord" and reader == "tensorflow"
     columns = _columns(config)
     accelerator = _accelerator(config)
-    widths = sum(column.bytes for column in columns)
     table: dict[str, Any] = {
         "name": name,
         "title": f"{config.model('a model')}, {accelerator['name']}, as DLIO's YAML describes it",
         "sample": {
             "format": form,
-            "bytes_mean": _dims_bytes(config)
-            or _record_bytes(config, "record_length_bytes", "record_length", widths or 65536),
-            "bytes_sd": _record_bytes(config, "record_length_bytes_stdev", "record_length_stdev", 0),
-            "samples_per_file": config.whole("dataset.num_samples_per_file", 1),
+            "bytes_mean": _sample_bytes(config, columns),
+            "bytes_sd": _record_bytes(config, "_stdev", 0),
+            "samples_per_file": _samples_per_file(config, form),
         },
         "access": _access(config, tf_data, columns),
         "loader": _loading(config, tf_data),
@@ -189,8 +183,53 @@ def convert(config: Config, name: str) -> Converted:
     return Converted(config=config, workload=workload, left_out=tuple(_left_out(config, workload)))
 
 
+# ---- Sections of the workload.
+
+
+def _sample_bytes(config: Config, columns: Sequence[ParquetColumn]) -> int:
+    """Return the mean bytes of a sample. Raises SpecError."""
+    dims = config.at("dataset.record_dims")
+    if not dims:
+        return _record_bytes(config, "", sum(column.bytes for column in columns) or 64 * 1024)
+    name = config.text("dataset.record_element_type", "uint8")
+    try:
+        element = np.dtype(name)
+    except TypeError:
+        element = np.dtype(object)
+    if element.kind not in "biuf":
+        raise SpecError(f"{config.name}: dataset.record_element_type {name!r} is not a type of numbers")
+    if not isinstance(dims, list) or not all(type(edge) is int and 0 < edge < 2**40 for edge in dims):
+        raise SpecError(f"{config.name}: dataset.record_dims must be a list of whole numbers above 0")
+    if _record_bytes(config, "_stdev", 0):
+        what = (
+            f"{config.name}: records of dataset.record_dims have one size, but a standard deviation is given"
+        )
+        raise SpecError(what, "DLIO refuses this, too: remove one of the two")
+    return math.prod(dims) * element.itemsize
+
+
+def _record_bytes(config: Config, suffix: str, default: int) -> int:
+    """Return the number under v2.0's name of a key, or under its older name."""
+    older = config.whole(f"dataset.record_length{suffix}", default)
+    return config.whole(f"dataset.record_length_bytes{suffix}", older)
+
+
+def _samples_per_file(config: Config, form: str) -> int:
+    """Return the samples of a file. Raises SpecError if the format has one in feedrate."""
+    samples = config.whole("dataset.num_samples_per_file", 1)
+    if samples > 1 and form in FORMATS and not format_named(form).many:
+        what = f"{config.name}: {samples} samples a file, but feedrate's {form} files hold one"
+        raise SpecError(what, "add --override dataset.num_samples_per_file=1, with as many files as samples")
+    return samples
+
+
 def _workers(config: Config) -> int:
-    return max(1, config.whole("reader.read_threads", 1))
+    workers = max(1, config.whole("reader.read_threads", 1))
+    return workers * _DIRECT_FS_REQUESTS if _is_direct_fs(config) else workers
+
+
+def _is_direct_fs(config: Config) -> bool:
+    return config.text("storage.storage_type") == "direct_fs"
 
 
 def _access(config: Config, tf_data: bool, columns: Sequence[ParquetColumn]) -> dict[str, Any]:
@@ -202,29 +241,38 @@ def _access(config: Config, tf_data: bool, columns: Sequence[ParquetColumn]) -> 
     if config.text("dataset.format") != "parquet":
         return {"pattern": "random", "refill": "persistent"}
     # Row groups of a few files in turn.
-    access: dict[str, Any] = {"pattern": "sequential", "streams": _workers(config), "shuffle_buffer": 0}
+    access: dict[str, Any] = {"pattern": "sequential", "streams": _workers(config), "refill": "persistent"}
     read = [column for column in columns if column.read]
     if columns and not read:
         raise SpecError(f"{config.name}: dataset.parquet.columns has no column that is read")
     if len(read) < len(columns):
         bytes_read = sum(column.bytes for column in read)
-        access |= {"columns": [column.name for column in read], "bytes_read": bytes_read}
-        access |= {"chunk_bytes": _row_group(config) * bytes_read // len(read)}
-    return {**access, "refill": "persistent"}
+        chunk = config.whole("dataset.parquet.row_group_size") * bytes_read // len(read)
+        access |= {
+            "columns": [column.name for column in read],
+            "bytes_read": bytes_read,
+            "chunk_bytes": chunk,
+        }
+    return access
 
 
 def _loading(config: Config, tf_data: bool) -> dict[str, Any]:
     """Return the table `loader` of the workload, without a crop."""
-    workers, prefetch = _workers(config), config.whole("reader.prefetch_size", 2)
-    # PyTorch gives every worker its share, rounded up, or 2 batches by default.
-    shared = workers * (math.ceil(prefetch / workers) if prefetch else 2)
+    workers, batch = _workers(config), config.whole("reader.batch_size", 1)
+    prefetch = config.whole("reader.prefetch_size", 2)
+    if not tf_data:
+        # PyTorch gives every worker its share of the batches, rounded up, or 2 by default.
+        threads = max(1, config.whole("reader.read_threads", 1))
+        prefetch = threads * (math.ceil(prefetch / threads) if prefetch else 2)
+    if _is_direct_fs(config):
+        prefetch = max(prefetch, math.ceil(workers / max(1, batch)))
     block = config.whole("reader.transfer_size") // BLOCK_BYTES * BLOCK_BYTES
     if not config.whole("reader.transfer_size"):
         block = 256 << 10 if tf_data else 4 << 20
     return {
-        "batch_size": config.whole("reader.batch_size", 1),
+        "batch_size": batch,
         "workers": workers,
-        "prefetch": max(1, prefetch) if tf_data else shared,
+        "prefetch": max(1, prefetch),
         "block_bytes": max(BLOCK_BYTES, block),
         "crop": [],
     }
@@ -263,69 +311,28 @@ def _columns(config: Config) -> tuple[ParquetColumn, ...]:
     return tuple(columns)
 
 
-def _row_group(config: Config) -> int:
-    """Return the rows of a row group of Parquet; 0 if not given, or for another format."""
-    parquet = config.text("dataset.format") == "parquet"
-    return config.whole("dataset.parquet.row_group_size") if parquet else 0
-
-
-def _dims_bytes(config: Config) -> int:
-    """Return the bytes of a record of the shape `record_dims`; 0 if there is none. Raises SpecError."""
-    dims = config.at("dataset.record_dims")
-    if not dims:
-        return 0
-    name = config.text("dataset.record_element_type", "uint8")
-    try:
-        element = np.dtype(name)
-    except TypeError:
-        element = np.dtype(object)
-    if element.kind not in "biuf":
-        raise SpecError(f"{config.name}: dataset.record_element_type {name!r} is not a type of numbers")
-    if not isinstance(dims, list) or not all(type(edge) is int and 0 < edge < 2**40 for edge in dims):
-        raise SpecError(f"{config.name}: dataset.record_dims must be a list of whole numbers above 0")
-    if config.number("dataset.record_length_stdev") or config.number("dataset.record_length_bytes_stdev"):
-        what = (
-            f"{config.name}: records of dataset.record_dims have one size, but a standard deviation is given"
-        )
-        raise SpecError(what, "DLIO refuses this, too: remove record_dims or record_length_bytes_stdev")
-    return math.prod(dims) * element.itemsize
-
-
-def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
-    """Return the bytes under v3.0's name of a key, or under its older name."""
-    newest = config.number(f"dataset.{key}")
-    return config.whole(f"dataset.{older}", default) if newest is None else round(newest)
-
-
 def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
     """Return the DLIO key or default that each workload key came from."""
     file = Path(config.name).name
-    stated = {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
     sources = {target: "DLIO's default" for target in USED.values() if target}
-    sources["loader.block_bytes"] = "not stated: 256 KiB as in tf.data, elsewhere feedrate's own"
-    sources |= stated
-    sources["loader.crop"] = (
-        "chosen: DLIO reads samples whole and puts a constant of one size into the batch; a crop that every "
-        "sample of this size holds, of the reference's edge at most"
-    )
-    if form == "parquet" or tf_data:
-        sources["loader.crop"] = "records: their bytes are kept"
-    sources["accelerator.step_batch_size"] = (
-        "reader.batch_size: DLIO computes for the same time at any of them"
-    )
-    sources["training.sync"] = "DLIO: a barrier after every step"
+    sources |= {
+        "loader.block_bytes": "not stated: 256 KiB as in tf.data, elsewhere feedrate's own",
+        "loader.crop": "chosen: a cube that every sample holds, at most 128 an edge; records are kept whole",
+        "accelerator.step_batch_size": "reader.batch_size: DLIO computes for the same time at any of them",
+        "training.sync": "DLIO: a barrier after every step",
+    }
     if not tf_data:
         sources["access.refill"] = "DLIO: a DataLoader with persistent workers, begun anew in every epoch"
-    if form == "parquet":
-        sources["access.pattern"] = "row groups in order: feedrate's reading of Parquet"
+    if tf_data or form == "parquet":
         sources["access.streams"] = f"{file}: reader.read_threads"
-        for key in ("access.bytes_read", "access.chunk_bytes"):
-            sources[key] = f"{file}: dataset.parquet, the columns that are read"
-    else:
+    sources |= {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
+    if _is_direct_fs(config):
+        sources["loader.workers"] = (
+            f"{file}: storage_type direct_fs, {_DIRECT_FS_REQUESTS} files for each of read_threads; "
+            "--loader direct has no process for each"
+        )
+    if form != "parquet":
         del sources["access.columns"]
-    if tf_data:
-        sources["access.streams"] = f"{file}: reader.read_threads, files that tf.data interleaves"
-        sources["access.shuffle_buffer"] = f"{file}: reader.shuffle_size where sample_shuffle asks for it"
     return dict(sorted(sources.items()))
 
 
@@ -334,14 +341,12 @@ def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
         if key not in USED:
             parts = key.split(".")
             tables = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-            unknown = "unknown: no key of DLIO 2.0 or of MLPerf Storage v0.5 to v3.0"
+            unknown = "unknown: no key of DLIO 2.0 or of MLPerf Storage v1.0 to v3.0"
             yield LeftOut(key, value, next((UNUSED[table] for table in tables if table in UNUSED), unknown))
         elif isinstance(value, str) and "${" in value:
             yield LeftOut(key, value, "interpolations of Hydra are not evaluated")
-    if config.at("dataset.record_dims"):
-        for key in ("record_length", "record_length_bytes"):
-            if (length := config.at(f"dataset.{key}")) is not None:
-                yield LeftOut(f"dataset.{key}", length, "dataset.record_dims takes precedence, as in DLIO")
+        elif key.startswith("dataset.record_length") and config.at("dataset.record_dims"):
+            yield LeftOut(key, value, "dataset.record_dims takes precedence, as in DLIO")
     transfer, block = config.whole("reader.transfer_size"), workload.loader.block_bytes
     if transfer and transfer != block:
         yield LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {block} is used")
@@ -360,6 +365,9 @@ def workload_text(converted: Converted, origin: str) -> str:
     return "".join(map(comment, lines)) + toml_text(stated(converted.workload))
 
 
+# ---- The recipe.
+
+
 def recipe_text(converted: Converted, origin: str) -> str:
     """Return a recipe, as TOML, for the dataset that the YAML describes. Raises SpecError.
 
@@ -373,7 +381,7 @@ def recipe_text(converted: Converted, origin: str) -> str:
         "format": sample.format,
         "files": config.whole("dataset.num_files_train") or 1,
         "samples_per_file": sample.samples_per_file,
-        "row_group": _row_group(config),
+        "row_group": config.whole("dataset.parquet.row_group_size") if sample.format == "parquet" else 0,
         "size": _sizes(sample),
     }
     if columns := _columns(config):
@@ -410,14 +418,16 @@ def _crop(sample: SampleSpec) -> tuple[int, ...]:
 
     Volumes of different shapes make no batch, and whole ones make a batch of gigabytes.
     """
-    known = sample.format in FORMATS and sample.samples_per_file == 1 and sample.format != "parquet"
-    if not known or format_named(sample.format).records:
+    if sample.format not in FORMATS or sample.samples_per_file > 1 or sample.format == "parquet":
+        return ()
+    if format_named(sample.format).records:
         return ()
     try:
         sizes = sizes_of(build(SizeSpec, _sizes(sample)), 0)
     except SpecError:  # too small for a volume
         return ()
-    edge = min(_CROP_EDGE, int(sizes.shapes(np.arange(_SHAPES)).min()))
+    # Sizes are drawn by quantiles: 4096 samples include the extremes. MLPerf's crop has an edge of 128.
+    edge = min(128, int(sizes.shapes(np.arange(4096)).min()))
     return (edge, edge, edge)
 
 

@@ -15,6 +15,7 @@ from emulator.analysis.gate import worst
 from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.plugins.page import compare as comparing
+from emulator.plugins.page.reference import published_table
 from emulator.plugins.page.report import Wanted
 from emulator.plugins.page.report import report as reported
 from emulator.record.out import require_output
@@ -168,3 +169,20 @@ def _show(document: Document, paths: Mapping[str, Path]) -> None:
         if not live.quiet():
             what = {"html": "page", "png": "picture", "svg": "picture"}.get(form, "file")
             typer.echo(f"{what}: {path}")
+
+
+def published(
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="Name, as in feedrate workloads.")],
+) -> None:
+    """Show published MLPerf Storage results of a workload, with their sources.
+
+    \b
+    Examples:
+      feedrate published unet3d-h100
+      feedrate published retinanet-b200 --json
+    """
+    table = published_table(workload)
+    if live.for_programs():
+        live.answer(as_plain(table))
+        return
+    print_blocks([table])
