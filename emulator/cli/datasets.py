@@ -91,9 +91,16 @@ def datasize(
     """
     if host_memory is not None and host_memory.strip().isdecimal():
         raise SpecError(f"--host-memory {host_memory} has no unit", f"write {host_memory.strip()}GiB")
-    memory = parse_bytes(host_memory) if host_memory else int(psutil.virtual_memory().total)
+    measured = int(psutil.virtual_memory().total)
+    memory = parse_bytes(host_memory) if host_memory else measured
     spec = load_workload(workload)
     size = needed_data(spec, accelerators, hosts, memory)
+    if measured > memory:
+        files = needed_data(spec, accelerators, hosts, measured).files
+        live.say(
+            f"note: this machine has {show_bytes(measured)}; if it is one of the hosts, MLPerf asks for {files} "
+            "files, by the larger of what is declared and what is measured"
+        )
     speed = parse_rate(rate)
     if live.for_programs():
         live.answer({**dataclasses.asdict(size), "seconds": size.bytes / speed})

@@ -69,13 +69,9 @@ def tree(tmp_path: Path) -> Path:
     pruned = root / "closed/Org/results/sys/training/unet3d/run/20260101_000000"
     Run(oversleep=0.001).write(pruned, "v3.0")
     for rank in range(2):
-        (pruned / f"{rank}_output.json").write_text("too large\n")
-    cut = Run(oversleep=0.001).write(pruned.with_name("20260101_010000"), "v3.0") / "0_output.json"
-    cut.write_text(cut.read_text()[:200])
-    others = Run(oversleep=0.001).write(pruned.with_name("20260101_020000"), "v3.0")
-    slow = Run(oversleep=0.001, wait=0.05).write(tmp_path / "other", "v3.0")
-    for rank in range(2):
-        (others / f"{rank}_output.json").write_text((slow / f"{rank}_output.json").read_text())
+        (pruned / f"{rank}_per_epoch_stats.json").write_text("too large\n")
+    cut = Run(oversleep=0.001).write(pruned.with_name("20260101_010000"), "v3.0")
+    (cut / "dlio_config" / "hydra.yaml").write_text("a: [" * 20)
     broken = Run().write(pruned.with_name("20260101_030000"), "v3.0") / "summary.json"
     broken.write_text(broken.read_text()[:100])
     Run().write(root / "Closed/Org/code/dlio_benchmark/tests/test_data", "v1.0")

@@ -56,6 +56,6 @@ def test_reportgen_reads_checkpoints(tmp_path):
     (tmp_path / "out").mkdir()
     write_result(tmp_path / "out", checkpoint_result())
     export_results([tmp_path / "out"], tmp_path / "exported")
-    shown = reportgen(tmp_path, tmp_path / "exported/closed/feedrate/results")
+    shown = reportgen(tmp_path, tmp_path / "exported/closed/feedrate/results/system")
     assert "checkpointing" in shown and "8b" in shown
     assert "CLOSED" in shown and "[INVALID]" not in shown and "failed with error" not in shown

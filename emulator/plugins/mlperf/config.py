@@ -68,27 +68,34 @@ def parse_overrides(texts: Sequence[str]) -> Overrides:
         if text.lstrip("+~").startswith("hydra"):
             others.append(text)
             continue
-        body = text.lstrip("+")
-        deletes = body.startswith("~")
-        key, equals, value_text = body.removeprefix("~").partition("=")
-        if not _KEY.fullmatch(key) or not (equals or deletes):
-            raise SpecError(f"the override {text[:80]!r} is not KEY=VALUE", "for example reader.batch_size=8")
-        path = tuple(key.split("."))
-        if len(path) > 1 and path[0] == "workload":
-            path = path[1:]
-        value: Any = MASK if names_secret(key) else None
-        if not (deletes or value):
-            if "${" in value_text or value_text.strip().startswith(("&", "*", "!", "|", ">")):
-                what = f"the override {text[:80]!r} is not a plain value"
-                raise SpecError(what, "interpolations are not evaluated")
-            value = parse_yaml(value_text, f"the override {text[:80]!r}")
-        if path == ("workload",):
-            workload = str(value or "")
-        elif len(path) == 1 and isinstance(value, str) and path[0] not in _TOP_VALUES:
+        change = _override(text)
+        if change.path == ("workload",):
+            workload = str(change.value or "")
+        elif len(change.path) == 1 and isinstance(change.value, str) and change.path[0] not in _TOP_VALUES:
             others.append(text)
         else:
-            changes.append(Override(path, value, deletes))
+            changes.append(change)
     return Overrides(tuple(changes), workload, tuple(others))
+
+
+def _override(text: str) -> Override:
+    """Parse one override. Raises SpecError."""
+    body = text.lstrip("+")
+    deletes = body.startswith("~")
+    key, equals, value_text = body.removeprefix("~").partition("=")
+    if not _KEY.fullmatch(key) or not (equals or deletes):
+        raise SpecError(f"the override {text[:80]!r} is not KEY=VALUE", "for example reader.batch_size=8")
+    path = tuple(key.split("."))
+    if len(path) > 1 and path[0] == "workload":
+        path = path[1:]
+    if deletes:
+        return Override(path, None, deletes=True)
+    if names_secret(key):
+        return Override(path, MASK)
+    if "${" in value_text or value_text.strip().startswith(("&", "*", "!", "|", ">")):
+        what = f"the override {text[:80]!r} is not a plain value"
+        raise SpecError(what, "interpolations are not evaluated")
+    return Override(path, parse_yaml(value_text, f"the override {text[:80]!r}"))
 
 
 def apply(config: Mapping[str, Any], changes: Sequence[Override]) -> dict[str, Any]:

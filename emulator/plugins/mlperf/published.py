@@ -5,19 +5,15 @@ DLIO's GB is 2^30 bytes. Other keys are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
 
 from emulator.config.reader import Source, build
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.tree import RunFolder
+from emulator.plugins.mlperf.tree import RunFolder, as_table
 
 MIB = 2**20
 GIB = 2**30
-
-
-Spec = TypeVar("Spec")
 
 
 def within(low: float, high: float, spec: object, *names: str) -> None:
@@ -27,21 +23,6 @@ def within(low: float, high: float, spec: object, *names: str) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if not low <= number <= high:  # true for NaN, too
                 raise SpecError(f"{name} must be from {low:g} to {high:g}, not {number:g}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """The metric of a training, a number for each epoch."""
-
-    train_au_percentage: tuple[float, ...]
-    train_throughput_samples_per_second: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        within(0, 1000, self, "train_au_percentage")
-        within(0, 1e15, self, "train_throughput_samples_per_second")
-        epochs, rates = len(self.train_au_percentage), len(self.train_throughput_samples_per_second)
-        if not epochs or epochs != rates:
-            raise SpecError(f"train_au_percentage has {epochs} epochs, the throughput {rates}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +41,10 @@ class Published:
     """Host of the first rank."""
     num_files_train: int
     num_samples_per_file: int
-    metric: Metric
+    train_au_percentage: tuple[float, ...]
+    """AU of each epoch."""
+    train_throughput_samples_per_second: tuple[float, ...]
+    """Throughput of all accelerators in each epoch."""
     most_steps: int = 0
     """Most steps of an epoch by the configuration; 0 for no limit."""
 
@@ -69,6 +53,11 @@ class Published:
         within(0, 1e9, self, "host_memory_GB")
         within(0, 1e6, self, "host_cpu_count")
         within(1, 1e12, self, "num_files_train", "num_samples_per_file")
+        within(0, 1000, self, "train_au_percentage")
+        within(0, 1e15, self, "train_throughput_samples_per_second")
+        epochs, rates = len(self.train_au_percentage), len(self.train_throughput_samples_per_second)
+        if not epochs or epochs != rates:
+            raise SpecError(f"train_au_percentage has {epochs} epochs, the throughput {rates}")
 
     @property
     def memory(self) -> tuple[int, ...]:
@@ -86,17 +75,17 @@ class Published:
 
     @property
     def epochs(self) -> int:
-        return len(self.metric.train_au_percentage)
+        return len(self.train_au_percentage)
 
     @property
     def au(self) -> float:
         """Accelerator utilization, 0 to 1, mean over the epochs."""
-        return sum(self.metric.train_au_percentage) / self.epochs / 100
+        return sum(self.train_au_percentage) / self.epochs / 100
 
     @property
     def rate(self) -> float:
         """Samples/s of all accelerators, mean over the epochs."""
-        return sum(self.metric.train_throughput_samples_per_second) / self.epochs
+        return sum(self.train_throughput_samples_per_second) / self.epochs
 
     def steps_per_epoch(self, batch: int) -> int:
         """Return the whole steps of all accelerators in an epoch."""
@@ -110,23 +99,15 @@ def read_published(run: RunFolder, most_steps: int, samples_per_file: int) -> Pu
     `most_steps` of an epoch and `samples_per_file` are those of the configuration, for a summary without
     them. Raises SpecError naming the key that is missing or wrong.
     """
-    name = f"{run.name}/summary.json"
-    metric = _known(Metric, run.summary.get("metric"), f"{name}: metric")
-    table = {"num_samples_per_file": samples_per_file, **run.summary, "most_steps": most_steps}
-    return _known(Published, {**table, "metric": metric}, name)
-
-
-def _known(wanted: type[Spec], table: Any, name: str) -> Spec:
-    """Build `wanted` from its keys in `table`, where a list of one may be a plain value. Raises SpecError."""
-    if not isinstance(table, Mapping):
-        raise SpecError(f"{name} must be an object, not {str(table)[:40]!r}")
-    values = {}
-    for field in fields(wanted):  # type: ignore[arg-type]  # a TypeVar cannot require a dataclass
+    metric = as_table(run.summary.get("metric"))
+    table = {"num_samples_per_file": samples_per_file, **run.summary, **metric, "most_steps": most_steps}
+    known = {}
+    for field in fields(Published):
         if field.name in table:
             value = table[field.name]
             plain = str(field.type).startswith("tuple") and not isinstance(value, list)
-            values[field.name] = [value] if plain else value
-    return build(wanted, values, Source(name))
+            known[field.name] = [value] if plain else value
+    return build(Published, known, Source(f"{run.name}/summary.json"))
 
 
 def _of_each(values: Sequence[float], hosts: int) -> Sequence[float]:

@@ -131,15 +131,16 @@ def _workload(runs: TrainingRuns) -> Answer:
 
 def _files(runs: TrainingRuns) -> Answer:
     """Compare the number of files with that of `datasize`, rounded up, by the memory that was measured."""
-    known = [(run.files, run.memory) for run in runs.runs if run.files and run.memory]
-    if len(known) < len(runs.runs):
+    if not all(run.files and run.memory for run in runs.runs):
         return "files, or the memory of every host, are not recorded", None
-    files, memory = min(known, key=lambda pair: pair[0] / pair[1])
+    fewest = min(runs.runs, key=lambda run: (run.files or 0) / (run.memory or 1))
+    files, memory, samples_per_file = fewest.files or 0, fewest.memory or 0, fewest.samples_per_file or 1
     needed = needed_data(runs.workload, runs.accelerators, 1, memory)
+    needed_files = math.ceil(max(needed.by_memory, needed.by_steps) / samples_per_file)
     by = f"{MIN_STEPS} steps an epoch"
     if needed.by_memory > needed.by_steps:
         by = f"{MEMORY_FACTOR} x {show_bytes(memory)} of memory of all hosts"
-    return f"{files:,} of {needed.files:,}, by {by}", files >= needed.files
+    return f"{files:,} of {needed_files:,}, by {by}", files >= needed_files
 
 
 def _one_set(runs: TrainingRuns) -> Answer:

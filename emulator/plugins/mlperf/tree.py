@@ -39,7 +39,7 @@ _CONFIG_FOLDERS = (CONFIG_FOLDER, "configs", ".hydra")
 _CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _STATS = re.compile(r"(?:(\d{1,7})_)?per_epoch_stats\.json")
 _METADATA = re.compile(r"[A-Za-z0-9_-]{1,100}_metadata\.json")
-_SEPARATION = re.compile(r"fs_separation\.json")
+_SEPARATION = "fs_separation.json"
 _DOCUMENT = re.compile("|".join((re.escape(SUMMARY), *(p.pattern for p in (_STATS, _METADATA)))))
 _MOST_DEPTH = 12
 _MOST_RUNS = 10_000
@@ -179,40 +179,39 @@ def read_run(folder: Path, name: str = "") -> RunFolder:
             raise SpecError(f"{path} is a link out of the folder", "import reads only files in the folder")
     unread: dict[str, list[str]] = {}
 
-    def read(pattern: re.Pattern[str]) -> dict[str, dict[str, Any]]:
-        """Return the objects in the files of such a name, by rank or else by name."""
-        values = {}
-        for path in files:
-            if match := pattern.fullmatch(path.name):
-                key = (match[1] or "") if match.groups() else path.name
-                try:
-                    values[key] = _object(path)
-                except SpecError as error:
-                    unread.setdefault(_why_unread(path, error), []).append(path.name)
-        return values
-
-    configured = {}
-    for path in configs:
+    def read(path: Path) -> Any:
+        """Return the value in a file, None if it cannot be read."""
         try:
-            configured[path.name] = read_yaml(path)
+            return read_yaml(path) if path.suffix == ".yaml" else _object(path)
         except SpecError as error:
-            unread.setdefault(_why_unread(path, error), []).append(path.name)
+            why = str(error).removeprefix(f"{path}: ")
+            if path.stat().st_size < 64:
+                why = "a placeholder of a few bytes"
+            unread.setdefault(why, []).append(path.name)
+            return None
+
     metadata: dict[str, Any] = {}
-    for table in read(_METADATA).values():
-        metadata |= table
-    same = next((table.get("same_filesystem") for table in read(_SEPARATION).values()), None)
-    epochs = read(_STATS)
+    separation: Mapping[str, Any] = {}
+    epochs: dict[str, Mapping[str, Any]] = {}
+    for path in files:
+        if path.name == _SEPARATION:
+            separation = as_table(read(path))
+        elif _METADATA.fullmatch(path.name):
+            metadata |= as_table(read(path))
+        elif match := _STATS.fullmatch(path.name):
+            table = as_table(read(path))
+            epochs[match[1] or ""] = {key: as_table(epoch) for key, epoch in table.items()}
+    configured = {path.name: read(path) for path in configs}
+    same = separation.get("same_filesystem")
     return RunFolder(
         name=name or folder.name,
         summary=_object(folder / SUMMARY),
-        epochs={
-            rank: {key: as_table(epoch) for key, epoch in table.items()} for rank, table in epochs.items()
-        },
+        epochs=epochs,
         configs={name: value for name, value in configured.items() if value is not None},
         metadata=metadata,
         same_filesystem=same if isinstance(same, bool) else None,
         version=_version(metadata, any(epochs) or (config is not None and config.name == CONFIG_FOLDER)),
-        unread=tuple(_sentence(why, unread[why]) for why in unread),
+        unread=tuple(_sentence(why, names) for why, names in unread.items()),
     )
 
 
@@ -223,12 +222,6 @@ def _version(metadata: Mapping[str, Any], newer: bool) -> Version | None:
     if {"args", "benchmark_type"} <= metadata.keys():
         return "v2.0"
     return None if newer else "v1.0"
-
-
-def _why_unread(path: Path, error: SpecError) -> str:
-    if path.stat().st_size < 64:
-        return "a placeholder of a few bytes"
-    return str(error).removeprefix(f"{path}: ")
 
 
 def _sentence(why: str, files: Sequence[str]) -> str:
