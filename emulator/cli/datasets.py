@@ -98,7 +98,7 @@ def datasize(
     if measured > memory:
         files = needed_data(spec, accelerators, hosts, measured).files
         live.say(
-            f"note: this machine has {show_bytes(measured)}; if it is one of the hosts, MLPerf asks for {files} "
+            f"note: this machine has {show_bytes(measured)}; as one of the hosts, MLPerf asks for {files} "
             "files, by the larger of what is declared and what is measured"
         )
     speed = parse_rate(rate)

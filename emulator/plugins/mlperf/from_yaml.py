@@ -54,7 +54,7 @@ def import_yaml(
     if form not in FORMATS:
         raise SpecError(f"{path}: feedrate does not read the format {form}", f"it reads {FORMATS}")
     if config.purpose == "generation":
-        write_whole(out, recipe_text(converted, path.name))
+        write_output(out, recipe_text(converted, path.name))
         return converted
     recipe_toml = recipe_text(converted, path.name) if recipe else ""
     write_output(out, workload_text(converted, path.name))
