@@ -21,7 +21,7 @@ _KEY = re.compile(
     rf"(?i)([?&][^=&\s]{{0,60}}key[^=&\s]{{0,60}}=|{_WORDS}[\w.-]{{0,40}}=|--[\w-]{{0,40}}{_WORDS}[\w-]{{0,40}}\s+)[^&\s'\"]+"
 )
 _MARKUP = re.compile(r"[\\`<>\[\]|*&~]")
-_LINE_MARKUP = re.compile(r"^(\s*\d*)([#=+.)]|[-_]+\s*$)")
+_LINE_MARKUP = re.compile(r"^(\d*)([#=+]|[.)](?=\s|$)|[-_]+\s*$)")
 MASK = "***"
 """What is shown in place of a password or key."""
 

@@ -18,7 +18,7 @@ from emulator.dataset.owned import is_record
 from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.sizes import Index
 from emulator.errors import DatasetError, StorageError
-from emulator.storage.base import HEAD, Store, wrong_size
+from emulator.storage.base import HEAD, ForeignName, Store, wrong_size
 from emulator.storage.folder import FolderStore
 
 EXTRA = "extra: not in the manifest"
@@ -160,5 +160,11 @@ def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault
     found = [store.names(f"{leaf}/") for leaf in leaves[share::shares]]
     if share == 0:
         found.append(store.names(without=frozenset(leaves)))
-    extra = (n for n in chain.from_iterable(found) if plan.index_of(n) is None and not is_record(n))
+    extra = []
+    try:
+        for name in chain.from_iterable(found):
+            if plan.index_of(name) is None and not is_record(name):
+                extra.append(name)
+    except ForeignName as error:
+        extra.append(error.name)
     return [Fault(name, EXTRA) for name in sorted(extra)]

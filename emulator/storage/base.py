@@ -153,6 +153,14 @@ def wrong_size(name: str, found: int, size: int) -> DatasetError:
     )
 
 
+class ForeignName(DatasetError):
+    """An object has a name that no file could have, and its store cannot list what is behind it."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        super().__init__(f"{store} has an object that no file could be: {name!r}", "remove it")
+        self.name = name
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A name in a store."""

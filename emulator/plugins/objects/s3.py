@@ -7,23 +7,36 @@ counted.
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import os
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from http import HTTPStatus
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from emulator.config.storage import ObjectURL
 from emulator.errors import DatasetError, MissingError, SpecError, StorageError
 from emulator.files import DOCUMENT_BYTES
 from emulator.plugins.objects.objects import ObjectBlob, ObjectStore, TransientError
-from emulator.storage.base import Entry, missing
+from emulator.storage.base import Entry, ForeignName, missing
 from emulator.units import show_seconds
 
 try:
     import obstore
-    from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import (
+        AlreadyExistsError,
+        BaseError,
+        InvalidPathError,
+        PermissionDeniedError,
+        UnauthenticatedError,
+    )
 except ModuleNotFoundError as error:
     if error.name != "obstore":
         raise
@@ -65,8 +78,7 @@ class S3Store(ObjectStore):
                 client_options={
                     "allow_http": endpoint.startswith("http://"),
                     "connect_timeout": wait,
-                    "read_timeout": wait,
-                    "timeout": timedelta(days=1),
+                    "timeout": wait,  # of the whole attempt: a body may come a byte at a time
                 },
                 retry_config={"max_retries": 0, "retry_timeout": wait},
             )
@@ -93,6 +105,8 @@ class S3Store(ObjectStore):
             )
         if status == 416:
             return DatasetError(f"{doing}: the object is too short", "run feedrate verify on the dataset")
+        if status == 501:
+            return Unsupported(f"{doing}: the endpoint does not support it ({answer})")
         if status == 429 or status >= 500:
             return TransientError("busy", f"the endpoint answered {answer}")
         if status:
@@ -101,13 +115,19 @@ class S3Store(ObjectStore):
             )
         if "BareRedirect" in text:
             return StorageError(f"{doing}: the endpoint redirects to no address", "check AWS_REGION")
-        if re.search(r"Invalid\w+Response", text):
-            return StorageError(f"{doing}: {self.source()} does not answer like S3", "check AWS_ENDPOINT_URL")
+        if isinstance(error, InvalidPathError):
+            return ForeignName(self, _name_in(text))
         if "Timeout" in text or "TimedOut" in text:
             return TransientError("timeout", f"no answer for {show_seconds(self.timeout)}")
         if "UnexpectedRange" in text or "IncompleteBody" in text or "Interrupted" in text:
             return TransientError("cut", "the body was cut off")
-        return TransientError("connection", f"no connection to {self.source()}")
+        said = text.splitlines()[0].removeprefix("Generic S3 error: ").rpartition("HTTP error: ")[2]
+        if "error sending request" in said and "Parse(" not in text and "TooManyRedirects" not in text:
+            return TransientError("connection", f"no connection to {self.source()}")
+        said = "too many redirects" if "TooManyRedirects" in text else said[:160]
+        return StorageError(
+            f"{doing}: {self.source()} does not answer like S3 ({said})", "check AWS_ENDPOINT_URL"
+        )
 
     def _no_bucket(self) -> StorageError:
         return StorageError(f"there is no bucket {self.place.bucket}", "create it, or check its name")
@@ -182,23 +202,69 @@ class S3Store(ObjectStore):
         after = whole[:-1] if start else None  # S3 lists the names after it
         while page := self.ask(f"cannot list {self}", partial(self._page, folder, after)):
             for key, size in page:
+                if after is not None and key <= after:
+                    raise StorageError(
+                        f"cannot list {self}: {self.source()} repeats itself", "check the endpoint"
+                    )
+                after = key
                 if key.startswith(whole):
                     yield Entry(key.removeprefix(self._prefix), size)
                 elif key > whole:
                     return
             if len(page) < _PAGE:
                 return
-            after = page[-1][0]
 
     def _page(self, folder: str, after: str | None) -> list[tuple[str, int]]:
+        """Return the names after `after`, at most _PAGE."""
         stream = obstore.list(self._client, folder or None, offset=after, chunk_size=_PAGE)
-        return [(str(meta["path"]), int(meta["size"])) for meta in next(iter(stream), ())]
+
+        async def first() -> Any:
+            async with asyncio.timeout(self.timeout):
+                async for page in stream:
+                    return page
+            return ()
+
+        # obstore follows tokens until a page is full: only asyncio can end it. In a thread of its own, since
+        # the caller may be in an event loop.
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                found = pool.submit(asyncio.run, first()).result()
+            except TimeoutError:
+                raise TransientError("timeout", f"no page for {show_seconds(self.timeout)}") from None
+        return [(str(meta["path"]), int(meta["size"])) for meta in found]
 
     def delete(self, names: Iterable[str]) -> None:
         keys = [self.key(name) for name in names]
         for start in range(0, len(keys), _PAGE):
             some = keys[start : start + _PAGE]
-            self.ask(f"cannot remove objects of {self}", partial(obstore.delete, self._client, some))
+            doing = f"cannot remove objects of {self}"
+            try:
+                self.ask(doing, partial(obstore.delete, self._client, some))
+            except Unsupported:
+                for key in some:
+                    self.ask(doing, partial(self._delete_one, key))
+
+    def _delete_one(self, key: str) -> None:
+        """Remove one object by a request of its own, which obstore does not make."""
+        url = obstore.sign(self._client, "DELETE", key, timedelta(hours=1))
+        try:
+            with urlopen(Request(url, method="DELETE"), timeout=self.timeout):  # noqa: S310  the endpoint's
+                return
+        except HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise TransientError("busy", f"the endpoint answered {error.code}") from None
+        except OSError:
+            raise TransientError("connection", f"no connection to {self.source()}") from None
+
+
+class Unsupported(StorageError):
+    """The endpoint does not have this kind of request."""
+
+
+def _name_in(text: str) -> str:
+    """Return the name in obstore's error of a name that it does not take."""
+    found = re.search(r'path: ("(?:[^"\\]|\\.)*")', text)
+    return str(ast.literal_eval(found[1])) if found else "?"
 
 
 def endpoint_of(place: ObjectURL) -> str:
