@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import md5
@@ -44,6 +44,8 @@ class Endpoint:
     faults: list[Fault] = field(default_factory=list)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     """(method, key, range) of every request."""
+    lie: Callable[[BaseHTTPRequestHandler], bool] | None = None
+    """Answers a request in its own way and returns True, or leaves it to the server."""
     page: int = 1000
     """Keys on a page of a listing."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -83,8 +85,11 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.endpoint.lock:
             self.endpoint.asked.append((self.command, key, self.headers.get("Range", "")))
-        if f"Credential={KEY}/" not in self.headers.get("Authorization", ""):
+        claimed = self.headers.get("Authorization", query.get("X-Amz-Credential", ""))
+        if f"{KEY}/" not in claimed:
             self._error(403, "InvalidAccessKeyId", f"<AWSAccessKeyId>{KEY}</AWSAccessKeyId>")
+            return None
+        if self.endpoint.lie is not None and self.endpoint.lie(self):
             return None
         self._fault = self.endpoint.fault(self.command, key)
         if bucket != BUCKET:

@@ -251,8 +251,10 @@ class S3Store(ObjectStore):
             with urlopen(Request(url, method="DELETE"), timeout=self.timeout):  # noqa: S310  the endpoint's
                 return
         except HTTPError as error:
-            if error.code != HTTPStatus.NOT_FOUND:
+            if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise TransientError("busy", f"the endpoint answered {error.code}") from None
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise StorageError(f"cannot remove {key}: the endpoint answered {error.code}") from None
         except OSError:
             raise TransientError("connection", f"no connection to {self.source()}") from None
 
