@@ -108,7 +108,7 @@ def _timed(storage: Storage, size: int) -> Iterator[None]:
 
 def _checked(whole: WholeReader, index: int, parts: tuple[str, ...]) -> dict[str, Array]:
     buffer, data = aligned_buffer(whole.room()), bytearray()
-    for piece in whole.pieces(Read(index), buffer, lambda: False):
+    for piece in whole.stream(Read(index), buffer, lambda: False):
         data += piece
     arrays: dict[str, Array] = {}
     rest = memoryview(data)

@@ -12,8 +12,9 @@ import resource
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 
@@ -22,6 +23,7 @@ from emulator.files import Closing
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import OPEN_FILES, WholeReader
 from emulator.order import Portion, Read
+from emulator.storage.batches import BatchReader
 from emulator.storage.posix import Scanner, aligned_buffer
 
 _TOGETHER = 4 * 2**20
@@ -36,7 +38,7 @@ class _Slot:
     The reader that finishes the last one sets `ready` and releases `complete`, for which the consumer waits.
     """
 
-    __slots__ = ("began", "bytes", "cancelled", "complete", "epoch", "error", "left", "ready", "samples")
+    __slots__ = ("began", "bytes", "complete", "epoch", "error", "flag", "left", "ready", "samples")
 
     def __init__(self, epoch: int, samples: int, tasks: int) -> None:
         self.epoch = epoch
@@ -46,15 +48,15 @@ class _Slot:
         self.began = math.nan
         self.ready = time.monotonic()
         self.error: BaseException | None = None
-        self.cancelled = False
-        """True if the consumer no longer waits for it."""
+        self.flag = bytearray(1)
+        """1 if the consumer no longer waits for it."""
         # Held until the batch is complete or has failed: no other object is as cheap to wait for.
         self.complete = threading.Lock()
         if tasks:
             self.complete.acquire()
 
     def is_cancelled(self) -> bool:
-        return self.cancelled
+        return self.flag[0] == 1
 
 
 class _Lead(Closing):
@@ -95,10 +97,16 @@ class DirectLoader:
         self._leading = threading.Lock()
         self._window: deque[_Slot] = deque()
         self._closed = False
-        self._together = max(1, _TOGETHER // reader.sample_bytes())
+        # Time that a job decodes is slept by its thread, of which io_uring needs too few.
+        batch = 0 if spec.batch_cpu_seconds else spec.batch_size
+        self._engine = reader.engine(spec.workers, batch)
+        self._threads = min(2, spec.workers) if self._engine == "io_uring" else spec.workers
+        self._depth = -(-spec.workers // self._threads)
+        """Pieces that a thread reads at a time. Two threads: the queue of one runs empty at its end."""
+        self._together = max(1, _TOGETHER // reader.sample_bytes(), 8 * self._depth if self._depth > 1 else 1)
         self._tasks: SimpleQueue[tuple[_Slot, Sequence[Read]] | None] = SimpleQueue()
         # Daemon threads, because a read may hang forever: concurrent.futures would join its threads at exit.
-        self._readers = [threading.Thread(target=self._read_tasks, daemon=True) for _ in range(spec.workers)]
+        self._readers = [threading.Thread(target=self._read_tasks, daemon=True) for _ in range(self._threads)]
         for thread in self._readers:
             thread.start()
 
@@ -128,11 +136,11 @@ class DirectLoader:
                         window.append(self._admit(portion))
         finally:
             for slot in window:
-                slot.cancelled = True
+                slot.flag[0] = 1
 
     def _admit(self, portion: Portion) -> _Slot:
         reads = portion.reads
-        together = min(self._together, -(-len(reads) // self._spec.workers) or 1)
+        together = min(self._together, -(-len(reads) // self._threads) or 1)
         slot = _Slot(portion.epoch, portion.samples, -(-len(reads) // together))
         for first in range(0, len(reads), together):
             self._tasks.put((slot, reads[first : first + together]))
@@ -140,45 +148,61 @@ class DirectLoader:
 
     def _read_tasks(self) -> None:
         """Run the loop of a reader thread."""
-        buffer = aligned_buffer(self._reader.room())  # untouched pages use no memory
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = OPEN_FILES
         if limit != resource.RLIM_INFINITY:  # all threads use at most a quarter
-            files = min(files, limit // 4 // self._spec.workers)
-        lead, epoch = _Lead(self._leading), 0
+            files = min(files, limit // 4 // self._threads)
+        if self._engine is not None:
+            batches = self._reader.storage.batches(self._engine, self._depth, self._reader.block, files)
+            if batches is not None:
+                return self._read_batches(batches)
+        return self._scan_tasks(files)
+
+    def _read_batches(self, batches: BatchReader) -> None:
+        epoch = 0
+        with batches:
+            while (task := self._tasks.get()) is not None:
+                slot, reads = task
+                if self._evicts and slot.epoch != epoch:
+                    batches.close()
+                epoch = slot.epoch
+                batches.trim()
+                self._perform(slot, reads, partial(self._read_batch, batches, slot, reads))
+
+    def _read_batch(self, batches: BatchReader, slot: _Slot, reads: Sequence[Read]) -> int:
+        return batches.read(self._reader.pieces(reads), self._reader.form.check_head, slot.flag)
+
+    def _scan_tasks(self, files: int) -> None:
+        """Read what is mapped, or opened again, or no mounted file."""
+        buffer, epoch = aligned_buffer(self._reader.room()), 0  # untouched pages use no memory
+        lead = _Lead(self._leading)
         scanner = self._reader.scanner(buffer, files, lead.give_way)
         with lead, scanner or nullcontext():
             while lead.take() and (task := self._tasks.get()) is not None:
                 if scanner is None or scanner.waits:
                     lead.give_way()
-                before, epoch = epoch, task[0].epoch
-                self._read(*task, scanner, buffer, lead, anew=self._evicts and before != epoch)
+                slot, reads = task
+                anew, epoch = self._evicts and slot.epoch != epoch, slot.epoch
+                if anew and scanner is not None:
+                    scanner.close()
+                self._perform(slot, reads, partial(self._scan, slot, reads, scanner, buffer))
+                lead.give_way() if self._spec.batch_cpu_seconds else None
 
-    def _read(
-        self,
-        slot: _Slot,
-        reads: Sequence[Read],
-        scanner: Scanner | None,
-        buffer: memoryview,
-        lead: _Lead,
-        *,
-        anew: bool,
-    ) -> None:
-        if slot.cancelled:
+    def _scan(self, slot: _Slot, reads: Sequence[Read], scanner: Scanner | None, buffer: memoryview) -> int:
+        if scanner is None:
+            return sum(self._reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
+        wanted = [self._reader.wanted(read) for read in reads]
+        return scanner.scan(wanted, self._reader.form.check_head, slot.is_cancelled)
+
+    def _perform(self, slot: _Slot, reads: Sequence[Read], read: Callable[[], int]) -> None:
+        if slot.flag[0]:
             return
         if math.isnan(slot.began):
             slot.began = time.monotonic()
         spent = time.thread_time()
         try:
-            if scanner is not None:
-                if anew:
-                    scanner.close()
-                wanted = [self._reader.wanted(read) for read in reads]
-                size = scanner.scan(wanted, self._reader.form.check_head, slot.is_cancelled)
-            else:
-                size = sum(self._reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
+            size = read()
             if decoding := self._spec.batch_cpu_seconds * len(reads) / self._spec.batch_size:
-                lead.give_way()
                 time.sleep(max(0.0, spent + decoding - time.thread_time()))
         except BaseException as error:  # noqa: BLE001  the consumer raises it, and would wait forever without it
             self._fail(slot, error)
@@ -198,7 +222,7 @@ class DirectLoader:
 
     def _abandon(self) -> None:
         for slot in self._window:
-            slot.cancelled = True
+            slot.flag[0] = 1
 
     def helper_cpu_seconds(self) -> float:
         """Return 0: there are no worker processes."""

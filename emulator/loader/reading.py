@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32
@@ -17,6 +18,7 @@ from emulator.dataset.table import Column
 from emulator.errors import DAMAGE, DatasetError, damaged
 from emulator.order import Read
 from emulator.storage.base import HEAD, SKIM, Blob, Cancelled, Storage, Wanted, closed, cut_short, wrong_size
+from emulator.storage.batches import Engine, Pieces
 from emulator.storage.posix import Scanner, aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
@@ -25,6 +27,8 @@ ALL = AccessSpec()
 OPEN_FILES = 64
 """Most files of many samples that a reader keeps open: closing one evicts its pages, and with them the
 kernel's read-ahead."""
+_SIZES_KEPT = 2**18
+"""Most files of which a rank keeps the sizes in memory: 2 MB."""
 _INDICES_KEPT = 64
 """Most file indices kept in memory: that of a Parquet file is as large as its footer."""
 
@@ -65,6 +69,7 @@ class WholeReader:
     """True if a loader of tensors loads the samples' arrays with the format's library."""
     access: AccessSpec = ALL
     """How samples are read. `columns` applies to parts of files; some settings only to scanners."""
+    _sizes: NDArray[np.int64] | None = None
 
     def room(self) -> int:
         """Return the size of a buffer for a block, the head of its file, and the pages around its ends."""
@@ -84,6 +89,35 @@ class WholeReader:
         if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
             return None
         return self.storage.scanner(buffer, files, give_way, self.access)
+
+    def engine(self, depth: int, batch: int) -> Engine | None:
+        """Return what reads batches of so many samples, `depth` at a time; None: they are read through blobs.
+
+        Also None with checksums, and for samples of several files.
+        """
+        access = self.access
+        special = access.mapped or access.opens or access.advised or access.head_bytes or access.tail_bytes
+        if special or self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
+            return None
+        return self.storage.engine(depth, batch, self.sample_bytes())
+
+    def pieces(self, reads: Sequence[Read]) -> Pieces:
+        """Return the pieces of files that `reads` need. Raises DatasetError, StorageError."""
+        files = [read.file for read in reads]
+        table = np.zeros((len(files), 4), np.int64)
+        table[:, 0] = -1
+        table[:, 2] = table[:, 3] = self._sizes_of(files)
+        names = self.samples.names
+        return Pieces([names[file] for file in files], table)
+
+    def _sizes_of(self, files: Sequence[int]) -> NDArray[np.int64] | Sequence[int]:
+        """Return the bytes of files, from memory where those of all files take little."""
+        sizes = self.samples.sizes
+        if len(sizes) > _SIZES_KEPT:
+            return [int(sizes[file]) for file in files]
+        if self._sizes is None:
+            self._sizes = np.asarray(sizes[:])
+        return self._sizes[files]
 
     def wanted(self, read: Read) -> Wanted:
         """Divide `read` into requests of at most a block."""
@@ -110,11 +144,11 @@ class WholeReader:
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         """Read `read` through `buffer` of `room()` bytes, discard it, and return the number of bytes."""
-        for _ in self.pieces(read, buffer, cancelled, keep=False):
+        for _ in self.stream(read, buffer, cancelled, keep=False):
             pass
         return self.size(read.file)
 
-    def pieces(
+    def stream(
         self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
     ) -> Iterator[memoryview]:
         """Yield the bytes of `read` by request, as views of `buffer` that are valid until the next one.
@@ -181,6 +215,15 @@ class PartReader(WholeReader):
     def __reduce__(self) -> tuple[object, ...]:
         return (PartReader, tuple(getattr(self, one.name) for one in fields(self)))
 
+    def pieces(self, reads: Sequence[Read]) -> Pieces:
+        names: list[str] = []
+        rows: list[tuple[int, int, int, int]] = []
+        for read in reads:
+            name, size, requests, _ = self.wanted(read)
+            rows += [(0, offset, length, size) for offset, length in requests]
+            names += [name] * len(requests)
+        return Pieces(names, np.array(rows, np.int64).reshape(-1, 4))
+
     def wanted(self, read: Read) -> Wanted:
         if (known := self._files.get(read.file)) is None:
             name = self.samples.names[read.file]
@@ -192,9 +235,9 @@ class PartReader(WholeReader):
         return Wanted(name, size, requests, False)
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
-        return sum(len(piece) for piece in self.pieces(read, buffer, cancelled))
+        return sum(len(piece) for piece in self.stream(read, buffer, cancelled))
 
-    def pieces(
+    def stream(
         self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
     ) -> Iterator[memoryview]:
         known = self._files.get(read.file)

@@ -116,7 +116,7 @@ class RecordReader:
             buffer = aligned_buffer(self.whole.room())
             data = bytearray()
             for read in reads:
-                for piece in self.whole.pieces(read, buffer, _never):
+                for piece in self.whole.stream(read, buffer, _never):
                     data += piece
             tensor = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
             return Loaded([tensor], len(data), began)

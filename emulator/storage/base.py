@@ -20,6 +20,7 @@ from emulator.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from emulator.config.workload import AccessSpec
+    from emulator.storage.batches import BatchReader, Engine
     from emulator.storage.counts import ReadStats
     from emulator.storage.posix import Scanner
 
@@ -113,6 +114,14 @@ class Storage(ABC):
 
         Evicts the file from the page cache if reads are cold. Raises as `open` does.
         """
+        return None
+
+    def engine(self, depth: int, batch: int, sample_bytes: int) -> Engine | None:
+        """Return what reads batches of so many samples, `depth` at a time; None: blobs do."""
+        return None
+
+    def batches(self, engine: Engine, depth: int, block: int, files: int) -> BatchReader | None:
+        """Return a reader of batches for the calling thread; None if this storage has only blobs."""
         return None
 
     def scanner(

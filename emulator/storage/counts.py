@@ -18,6 +18,7 @@ from emulator.storage.base import Blob, Storage, WrappedBlob
 
 if TYPE_CHECKING:
     from emulator.config.workload import AccessSpec
+    from emulator.storage.batches import BatchReader, Engine
     from emulator.storage.posix import Scanner
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
@@ -85,15 +86,31 @@ _TOGETHER = 256
 class Tally:
     """The counts of one thread, which writes them without a lock; any thread may read them."""
 
-    __slots__ = ("_filed", "begin", "bytes", "on_core", "opening", "requests", "seconds", "thread")
+    __slots__ = (
+        "_filed",
+        "begin",
+        "bytes",
+        "inside",
+        "on_core",
+        "opening",
+        "requests",
+        "seconds",
+        "text",
+        "thread",
+    )
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
         """Kernel thread ID."""
         self.bytes = 0
         self.requests = 0
+        """Calls that have ended, after each of which the thread takes Python's lock."""
         self.seconds = 0.0
-        """Seconds spent in finished read requests."""
+        """Seconds spent in finished read requests, summed where several were under way."""
+        self.inside = 0.0
+        """Seconds in which at least one request or opening was under way, until the last one ended."""
+        self.text = memoryview(bytearray(960))
+        """The call and the path under way in a scan, such as `read of /mnt/a/f17`, ended by a zero byte."""
         self.opening = 0.0
         """Seconds spent opening files, which may wait for the storage as reads do."""
         self.on_core = 0.0
@@ -106,7 +123,7 @@ class Tally:
     def within(self, now: float) -> float:
         """Return seconds spent in reads and opens until `now` (time.monotonic), less CPU seconds."""
         begin = self.begin
-        return self.seconds - self.on_core + self.opening + (now - begin if 0 < begin < now else 0.0)
+        return self.inside - self.on_core + (now - begin if 0 < begin < now else 0.0)
 
     @contextmanager
     def opens(self) -> Iterator[None]:
@@ -115,13 +132,26 @@ class Tally:
         try:
             yield
         finally:
-            self.opening += time.monotonic() - begin
+            taken = time.monotonic() - begin
+            self.opening += taken
+            self.inside += taken
             self.begin = 0.0
 
     def add(self, size: int, seconds: Sequence[float]) -> None:
-        """Add requests that took `seconds` each and delivered `size` bytes together."""
-        self.bytes += size
+        """Add requests, one after the other, that took `seconds` each and delivered `size` bytes together."""
+        self._add(size, array("d", seconds))
         self.requests += len(seconds)
+        self.inside += sum(seconds)
+
+    def add_scan(self, size: int, seconds: bytes, opening: float, inside: float) -> None:
+        """Add the requests of a scan, whose seconds are float64, and those of its opens and of all of it."""
+        self._add(size, array("d", seconds))
+        self.requests += 1
+        self.opening += opening
+        self.inside += inside
+
+    def _add(self, size: int, seconds: array[float]) -> None:
+        self.bytes += size
         self.seconds += sum(seconds)
         new = self._filed[2]
         new.extend(seconds)
@@ -227,6 +257,12 @@ class TimedStorage(Storage):
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
         with self.stats.mine().opens():
             return self.inner.library_file(name, by_path)
+
+    def engine(self, depth: int, batch: int, sample_bytes: int) -> Engine | None:
+        return self.inner.engine(depth, batch, sample_bytes)
+
+    def batches(self, *settings: Any) -> BatchReader | None:
+        return self.inner.batches(*settings)  # it times its own requests
 
     def scanner(
         self, buffer: memoryview, files: int, give_way: Callable[[], None], access: AccessSpec

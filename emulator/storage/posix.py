@@ -37,6 +37,7 @@ from emulator.storage.base import (
     missing,
     wrong_size,
 )
+from emulator.storage.batches import BatchReader, Engine, engine_for
 from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 _SAMPLED_OPENS = 8
 """Opens per check of a file's pages with mincore, which costs as much as a small read."""
+_SAMPLED_DIRECT = 64
+"""The same with O_DIRECT, where only a file system that ignores it has pages."""
 _SAMPLED_BYTES = 64 * 2**20
 """Most bytes of a file that are checked with mincore."""
 _MOST_BYTES = 2**60
@@ -97,6 +100,12 @@ class PosixStorage(Storage):
             os.lseek(fd, 0, os.SEEK_SET)
             return open(path, "rb", opener=lambda *_: fd), length
 
+    def engine(self, depth: int, batch: int, sample_bytes: int) -> Engine:
+        return engine_for(self.direct, _in_memory(self.root), depth, batch, sample_bytes)
+
+    def batches(self, engine: Engine, depth: int, block: int, files: int) -> BatchReader:
+        return BatchReader(self, engine, depth, block, files)
+
     def scanner(
         self, buffer: memoryview, files: int, give_way: Callable[[], None], access: AccessSpec
     ) -> Scanner:
@@ -119,9 +128,26 @@ class PosixStorage(Storage):
             evict(fd)
             self._opens += 1
             if self._opens % _SAMPLED_OPENS == 1:
-                sampled, resident = resident_pages(fd, 0, min(length, _SAMPLED_BYTES))
-                self.stats.absorb(ReadCounts(pages_sampled=sampled, pages_resident=resident))
+                self._look(fd, length)
         return fd, length
+
+    def _look(self, fd: int, length: int) -> None:
+        sampled, resident = resident_pages(fd, 0, min(length, _SAMPLED_BYTES))
+        self.stats.absorb(ReadCounts(pages_sampled=sampled, pages_resident=resident))
+
+    def sample_pages(self, paths: Sequence[str]) -> None:
+        """Look whether the page cache has the pages of some files of a batch that are to be read cold."""
+        if self.cache == "warm":
+            return
+        period = _SAMPLED_DIRECT if self.direct else _SAMPLED_OPENS
+        for path in paths[-self._opens % period :: period]:
+            fd = self.opened(path)
+            try:
+                evict(fd)
+                self._look(fd, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
+        self._opens += len(paths)
 
     def opened(self, path: str) -> int:
         """Open a file; return its descriptor. Raises as `open` does."""
@@ -231,6 +257,7 @@ class Scanner(Closing):
                         fd = again = storage.opened(storage.path(name))
                     now = clock()
                     tally.opening += now - before
+                    tally.inside += now - before
                 try:
                     if access.opens > 1 and whole and not storage.direct:
                         times.extend(self._peek(name, requests))

@@ -1,0 +1,276 @@
+"""Read batches of pieces of files, and discard the bytes: with io_uring, or preadv(2) in C or in Python.
+
+The module `_reads` is optional: where it was not built, or io_uring is forbidden, the next best is used.
+All three are one function, `scan`, with the same arguments and results.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import storage_error
+from emulator.files import Closing
+from emulator.storage.base import HEAD, SKIM, CheckHead, closed, cut_short, missing, wrong_size
+
+if TYPE_CHECKING:
+    from emulator.storage.posix import PosixStorage
+
+_reads: ModuleType | None
+try:
+    from emulator.storage import _reads  # type: ignore[attr-defined, no-redef]
+except ImportError:
+    _reads = None
+
+Engine = Literal["io_uring", "threads", "python"]
+VARIABLE = "FEEDRATE_READS"
+"""Environment variable that names the Engine to use."""
+DIRECT, EVICT = 1, 2
+WRONG_SIZE, CUT_SHORT, CANCELLED = -1, -2, -3
+MOST_DEPTH = 1024
+_IOVECS = 1024
+"""Most buffers of one preadv, a limit of Linux."""
+
+Failure = tuple[int, int, int, int]
+"""Row; errno, or WRONG_SIZE, CUT_SHORT or CANCELLED; bytes that the file has, or where it ended; 0 if it
+could not be opened."""
+Scanned = tuple[int, float, bytes, Failure | None]
+"""Bytes delivered, seconds of all opens, seconds of each request (float64), the first failure."""
+
+
+class Pieces(NamedTuple):
+    """Pieces of files to read."""
+
+    names: Sequence[str]
+    """The file of each piece."""
+    table: NDArray[np.int64]
+    """Rows of (file descriptor, offset, length, bytes that the file should have). The descriptor is -1 where
+    a whole file is read, which is opened for it, and 0 where the reader keeps the file open."""
+
+
+def engine_for(direct: bool, in_memory: bool, depth: int, batch: int, sample_bytes: int) -> Engine:
+    """Return the engine for batches of so many samples, `depth` of them read at a time.
+
+    io_uring reads with O_DIRECT, where it saves CPU: small samples of large batches. Its queue runs empty at
+    the end of a batch.
+    """
+    forced = os.environ.get(VARIABLE, "")
+    if _reads is None or forced == "python":
+        return "python"
+    suits = direct and not in_memory and sample_bytes <= 2**20 and batch >= 4 * depth and depth <= MOST_DEPTH
+    if forced != "threads" and suits and has_ring():
+        return "io_uring"
+    return "threads"
+
+
+def has_ring() -> bool:
+    """Return True if the kernel has an io_uring that serves, and allows it."""
+    try:
+        return _reads is not None and bool(_reads.ring(1))
+    except OSError:
+        return False
+
+
+class BatchReader(Closing):
+    """Reads batches for one thread, which makes it. Keeps files of many samples open."""
+
+    def __init__(self, storage: PosixStorage, engine: Engine, depth: int, block: int, files: int) -> None:
+        """Keep at most `files` files open. `depth` is the number of pieces that io_uring reads at a time."""
+        from emulator.storage.posix import aligned_buffer, padded
+
+        self._storage = storage
+        self._scan = _scan if engine == "python" or _reads is None else _reads.scan
+        self._ring = _reads.ring(depth) if engine == "io_uring" and _reads is not None else None
+        self._block, self._skim = block, max(SKIM, padded(block // 1000))
+        self._flags = DIRECT * storage.direct + EVICT * storage.evicts_on_close
+        room = block + 3 * HEAD if storage.direct else HEAD + self._skim
+        self._buffer = aligned_buffer(room * (depth if self._ring else 1))
+        self._heads = bytearray()
+        self._files = files
+        self._open: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
+
+    def read(self, pieces: Pieces, check_head: CheckHead, cancelled: bytearray) -> int:
+        """Read the pieces, count and time each request, and return their bytes.
+
+        Another thread sets `cancelled[0]` when they are no longer wanted. Raises DatasetError for a file that
+        is missing or has another size, StorageError for one that cannot be read and if it is cancelled.
+        """
+        names, table = pieces
+        whole = len(table) > 0 and table[0, 0] < 0
+        paths = list(map(self._storage.path, names))
+        tally = self._storage.stats.mine()
+        tally.begin = begin = time.monotonic()
+        spent = time.thread_time()
+        try:
+            if whole:
+                self._storage.sample_pages(paths)
+                if len(self._heads) < len(names) * HEAD:
+                    self._heads = bytearray(len(names) * HEAD)
+            else:
+                table = self._opened(pieces)
+            size, opening, seconds, failure = self._scan(
+                self._ring, "\0".join([*paths, ""]).encode(errors="surrogateescape"), table,
+                self._heads if whole else bytearray(), cancelled, self._buffer, self._block, self._skim,
+                self._flags, tally.text,
+            )  # fmt: skip
+            tally.add_scan(size, seconds, opening, time.monotonic() - begin)
+        finally:
+            tally.begin = 0.0
+            tally.on_core += time.thread_time() - spent
+        if failure is not None:
+            raise _error(failure, paths, table)
+        if whole:
+            heads = memoryview(self._heads)
+            for at, (name, length) in enumerate(zip(names, table[:, 3].tolist(), strict=True)):
+                check_head(heads[at * HEAD : at * HEAD + min(length, HEAD)], length, name)
+        return int(table[:, 2].sum())
+
+    def _opened(self, pieces: Pieces) -> NDArray[np.int64]:
+        """Return the table with the descriptors of files that stay open."""
+        table = pieces.table.copy()
+        for at, (name, size) in enumerate(zip(pieces.names, pieces.table[:, 3].tolist(), strict=True)):
+            fd = self._open.get(name)
+            if fd is None:
+                path = self._storage.path(name)
+                fd, found = self._storage.descriptor(path)
+                self._open[name] = fd
+                if found != size:
+                    raise wrong_size(path, found, size)
+            self._open.move_to_end(name)
+            table[at, 0] = fd
+        return table
+
+    def trim(self) -> None:
+        """Close the files that have not been used for longest."""
+        while len(self._open) > self._files:
+            self._storage.close(self._open.popitem(last=False)[1])
+
+    def close(self) -> None:
+        while self._open:
+            self._storage.close(self._open.popitem()[1])
+
+
+def _error(failure: Failure, paths: Sequence[str], table: NDArray[np.int64]) -> Exception:
+    row, code, end, opened = failure
+    path, size = paths[row], int(table[row, 3])
+    if code == CANCELLED:
+        return closed()
+    if code == WRONG_SIZE:
+        return wrong_size(path, end, size)
+    if code == CUT_SHORT:
+        return cut_short(path, end, size)
+    if not opened and code in (errno.ENOENT, errno.ENOTDIR):
+        return missing(path)
+    return storage_error(OSError(code, os.strerror(code), path), "cannot read" if opened else "cannot open")
+
+
+def _scan(
+    ring: None,
+    names: bytes,
+    table: NDArray[np.int64],
+    heads: bytearray,
+    cancelled: bytearray,
+    buffer: memoryview,
+    block: int,
+    skim: int,
+    flags: int,
+    text: memoryview,
+) -> Scanned:
+    """Do what `_reads.scan` does, without a ring."""
+    clock, preadv = time.monotonic, os.preadv
+    direct, evicts = flags & DIRECT, flags & EVICT
+    how = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+    known: dict[int, Sequence[memoryview]] = {}
+    times, delivered, opening = array("d"), 0, 0.0
+    paths = names.split(b"\0")
+    for row, (kept, offset, length, size) in enumerate(table.tolist()):
+        path, fd, opened = paths[row], kept, kept >= 0
+        note = b"read of " + path[: len(text) - 9] + b"\0"
+        text[: len(note)] = note
+        try:
+            if cancelled[0]:
+                return delivered, opening, times.tobytes(), (row, CANCELLED, 0, 1)
+            before = clock()
+            if not opened:
+                fd = os.open(path, how)
+                opened = True
+                if evicts:
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                now = clock()
+                opening += now - before
+                before = now
+            at, last = offset, offset + length
+            while at < last or (kept < 0 and at == last == 0):
+                if at > offset and cancelled[0]:
+                    return delivered, opening, times.tobytes(), (row, CANCELLED, 0, 1)
+                end = min(at + block, last)
+                low = at & -HEAD if direct else at
+                # The last request of a whole file asks for more than the file should have.
+                asked = end - low + (kept < 0 and end == last)
+                if direct:
+                    asked = -(-asked // HEAD) * HEAD
+                key = asked if low else -asked
+                places = known.get(key)
+                if places is None:
+                    places = known[key] = _places(buffer, skim, low, 0, asked, bool(direct))
+                got = preadv(fd, places, low)
+                while 0 < got < end - low and not (direct and got % HEAD):
+                    more = preadv(fd, _places(buffer, skim, low, got, asked, bool(direct)), low + got)
+                    if not more:
+                        break
+                    got += more
+                now = clock()
+                times.append(now - before)
+                before = now
+                delivered += got
+                if heads and low == 0:
+                    kept_bytes = min(end, HEAD)
+                    heads[row * HEAD : row * HEAD + kept_bytes] = buffer[:kept_bytes]
+                if got != end - low and (got < end - low or (kept < 0 and end == last)):
+                    found = os.fstat(fd).st_size if kept < 0 else size
+                    if found != size:
+                        return delivered, opening, times.tobytes(), (row, WRONG_SIZE, found, 1)
+                    if got < end - low:
+                        return delivered, opening, times.tobytes(), (row, CUT_SHORT, low + got, 1)
+                if end == last:
+                    break
+                at = end
+        except OSError as error:
+            return delivered, opening, times.tobytes(), (row, error.errno or errno.EIO, 0, int(opened))
+        finally:
+            if kept < 0 and opened:
+                if evicts:
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
+    return delivered, opening, times.tobytes(), None
+
+
+def _places(
+    buffer: memoryview, skim: int, low: int, got: int, asked: int, direct: bool
+) -> Sequence[memoryview]:
+    """Return where a request is read to, without its first `got` bytes: behind the head of the file.
+
+    Discarded bytes of the page cache overwrite each other. Not with O_DIRECT: a device may write a request in
+    any order, and not every driver accepts the same page twice.
+    """
+    if direct:
+        first = HEAD * (low > 0)
+        return (buffer[first + got : first + asked],)
+    places, rest = [], asked - got
+    if low == 0 and got < HEAD:
+        places.append(buffer[got : min(HEAD, asked)])
+        rest -= len(places[0])
+    whole, ragged = divmod(rest, skim)
+    places += [buffer[HEAD : HEAD + skim]] * min(whole, _IOVECS - 2)
+    if ragged and whole <= _IOVECS - 2:
+        places.append(buffer[HEAD : HEAD + ragged])
+    return places
