@@ -52,7 +52,8 @@ class RandomSource:
     """The bytes of an array: the first `keep` of each 4 KiB are random, the others zero. A Source."""
 
     def __init__(self, key: bytes, stream: int, keep: int = BLOCK_BYTES) -> None:
-        self._keystream = Keystream(key, stream)
+        self._made_from = key, stream
+        self._keystream: Keystream | None = None  # made when the array is: not all formats have both
         self._keep = keep
         self._at = 0
         self.crc = 0
@@ -61,6 +62,8 @@ class RandomSource:
         """Write the next `size` bytes to the head of `memory`."""
         for start in range(0, size, CHUNK):
             step = min(CHUNK, size - start)
+            if self._keystream is None:
+                self._keystream = Keystream(*self._made_from)
             self._keystream.into(memory[start : start + step + SLACK], step)
             chunk = memory[start : start + step]
             if self._keep < BLOCK_BYTES:

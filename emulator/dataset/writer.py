@@ -54,6 +54,8 @@ from emulator.storage.posix import aligned_buffer
 from emulator.units import show_bytes
 
 _MEASURED_FILES = 16
+_TOGETHER = 64
+"""Most files that a thread makes at a time."""
 _QUEUED = 4096
 """Most files that wait for a thread; each takes a kilobyte or two."""
 
@@ -256,14 +258,17 @@ class DatasetWriter:
             return
         volumes = load_seeds(seeds_folder(self.store), self.plan.seeds)
         local, over = threading.local(), threading.Event()
+        mean = self.plan.recipe.size.bytes_mean * self.plan.recipe.samples_per_file
+        together = max(1, min(_TOGETHER, REQUEST // mean))
 
-        def make(index: int) -> None:
+        def make(begin: int) -> None:
             if over.is_set():
                 return
             if not hasattr(local, "buffer"):
                 local.buffer = aligned_buffer(REQUEST)
             try:
-                done(1, self._make_file(index, volumes, options, local.buffer, journal))
+                some = indices[begin : begin + together]
+                done(len(some), self._make_files(some, volumes, options, local.buffer, journal))
             except BaseException:
                 over.set()
                 raise
@@ -272,40 +277,47 @@ class DatasetWriter:
             with Journal(self.store, worker) as journal, ThreadPoolExecutor(threads) as pool:
                 try:
                     for begin in range(0, len(indices), _QUEUED):
-                        list(pool.map(make, indices[begin : begin + _QUEUED].tolist()))
+                        list(pool.map(make, range(begin, min(begin + _QUEUED, len(indices)), together)))
                 finally:
                     over.set()
         except OSError as error:
             raise self._failure(error) from None
 
-    def _make_file(
+    def _make_files(
         self,
-        index: int,
+        indices: Index,
         volumes: Sequence[SeedVolume],
         options: WriteOptions,
         buffer: memoryview,
         journal: Journal,
     ) -> int:
-        """Write all parts of file `index`; returns their bytes. Raises OSError, FeedrateError.
+        """Write all parts of these files; returns their bytes. Raises OSError, FeedrateError.
 
-        The parts get their names only when all are written and the journal knows them.
+        The parts get their names only when all are written and the journal knows them. One commit of the file
+        system then serves them all.
         """
-        form, recipe = self.plan.form, self.plan.recipe
-        depth, height, width = self.plan.sizes.shapes(np.array([index]))[0].tolist()
-        shape = (recipe.samples_per_file, depth, height, width)
-        sources = sources_of(recipe.payload, self.plan.seed, index, shape, volumes)
+        form, recipe, total = self.plan.form, self.plan.recipe, 0
+        shapes = self.plan.sizes.shapes(indices).tolist()
         with contextlib.ExitStack() as stack:
-            names = form.parts(self.plan.names[index])
-            drafts = [stack.enter_context(self.store.draft(name, options)) for name in names]
-            written = [
-                write_file(draft, pieces, sources, buffer)
-                for draft, pieces in zip(drafts, form.files(shape, sources), strict=True)
-            ]
-            size = sum(length for _, length in written)
-            journal.add(index, size, crc32_join(written))
+            drafts = []
+            for index, shape in zip(indices.tolist(), shapes, strict=True):
+                whole = (recipe.samples_per_file, *shape)
+                sources = sources_of(recipe.payload, self.plan.seed, index, whole, volumes)
+                parts = [
+                    stack.enter_context(self.store.draft(name, options))
+                    for name in form.parts(self.plan.names[index])
+                ]
+                written = [
+                    write_file(draft, pieces, sources, buffer)
+                    for draft, pieces in zip(parts, form.files(whole, sources), strict=True)
+                ]
+                size = sum(length for _, length in written)
+                journal.add(index, size, crc32_join(written))
+                total += size
+                drafts += parts
             for draft in drafts:
                 draft.publish()
-        return size
+        return total
 
     def _failure(self, error: OSError) -> StorageError:
         """Return the error for a failed write, with what is missing and how to go on."""

@@ -11,6 +11,7 @@ are discarded. storage/batches.py says what the arguments mean, and does the sam
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,25 +22,28 @@ are discarded. storage/batches.py says what the arguments mean, and does the sam
 #include <unistd.h>
 
 #define PAGE 4096
-#define IOVECS 1024     /* the most that Linux takes */
-#define CHAIN 16        /* most requests of a row that io_uring gets at once */
+#define IOVECS 1024 /* the most that Linux takes */
 enum { DIRECT = 1, EVICT = 2 };
 enum { WRONG_SIZE = -1, CUT_SHORT = -2, CANCELLED = -3 };
 
 typedef struct { int64_t fd, offset, length, size; } Row;
 
 typedef struct {
+    int error;         /* an errno, or one of the above; 0 if there is none */
+    Py_ssize_t row;
+    int64_t end;       /* WRONG_SIZE: bytes that the file has; CUT_SHORT: where it ended */
+    int opened;        /* false if the file could not be opened */
+} Failure;
+
+typedef struct {
     Py_buffer names, table, heads, cancelled, buffer, text;
     int64_t block, skim; /* bytes of a request; of the area into which bytes of the page cache are discarded */
     int flags;
-    Py_ssize_t rows, requests, most;
+    Py_ssize_t rows, requests;
     const char *path;    /* of the next row */
     int64_t delivered;
     double opening, *times; /* seconds of all opens; of each request */
-    int error;           /* of the first failure: an errno, or one of the above */
-    Py_ssize_t failed;   /* its row */
-    int64_t end;         /* WRONG_SIZE: bytes that the file has; CUT_SHORT: where it ended */
-    int opened;          /* false if the file could not be opened */
+    Failure failure;     /* the first one */
 } Batch;
 
 typedef struct { int64_t low, needed, asked; int last; } Request; /* from where, at least, and at most */
@@ -53,36 +57,17 @@ static double now(void)
 
 static void note(Batch *batch, const char *path) /* for the watcher of this process */
 {
-    size_t room = batch->text.len, length = strlen(path);
-    if (room < 10)
-        return;
-    length = length < room - 9 ? length : room - 9;
-    memcpy(batch->text.buf, "read of ", 8);
-    memcpy((char *)batch->text.buf + 8, path, length);
-    ((char *)batch->text.buf)[8 + length] = 0;
+    snprintf(batch->text.buf, batch->text.len, "read of %s", path);
 }
 
-static void fail(Batch *batch, Py_ssize_t row, int error, int64_t end, int opened)
+static void fail(Batch *batch, Failure failure)
 {
-    if (batch->error)
-        return;
-    batch->error = error;
-    batch->failed = row;
-    batch->end = end;
-    batch->opened = opened;
+    if (!batch->failure.error)
+        batch->failure = failure;
 }
 
 static void add(Batch *batch, double seconds, int64_t size)
 {
-    if (batch->requests == batch->most) {
-        double *larger = realloc(batch->times, (2 * batch->most + 64) * sizeof(double));
-        if (!larger) {
-            fail(batch, 0, ENOMEM, 0, 1);
-            return;
-        }
-        batch->times = larger;
-        batch->most = 2 * batch->most + 64;
-    }
     batch->times[batch->requests++] = seconds;
     batch->delivered += size;
 }
@@ -124,7 +109,7 @@ static int places(const Batch *batch, const Request *request, int64_t got, char 
     int64_t head = request->low == 0 && got < PAGE ? PAGE - got : 0, rest = request->asked - got;
     int count = 0;
     if (batch->flags & DIRECT) {
-        parts[count++] = (struct iovec){buffer + (request->low ? PAGE : 0) + got, rest};
+        parts[count++] = (struct iovec){buffer + got, rest};
         return count;
     }
     if (head) {
@@ -146,7 +131,7 @@ static int64_t read_request(Batch *batch, Py_ssize_t number, const Request *requ
         if (size < 0 && errno == EINTR)
             continue;
         if (size < 0)
-            fail(batch, number, errno, 0, 1);
+            fail(batch, (Failure){errno, number, 0, 1});
         if (size <= 0)
             break;
         got += size;
@@ -159,22 +144,22 @@ static void read_requests(Batch *batch, Py_ssize_t number, int fd, char *buffer)
 {
     const Row *row = row_at(batch, number);
     struct stat status;
-    for (int64_t done = 0; !batch->error && (done < row->length || (!done && row->fd < 0));) {
+    for (int64_t done = 0; !batch->failure.error && (done < row->length || (!done && row->fd < 0));) {
         if (*(volatile char *)batch->cancelled.buf) {
-            fail(batch, number, CANCELLED, 0, 1);
+            fail(batch, (Failure){CANCELLED, number, 0, 1});
             return;
         }
         Request request = request_at(batch, row, done);
         double before = now();
         int64_t got = read_request(batch, number, &request, fd, buffer);
-        if (batch->error)
+        if (batch->failure.error)
             return;
         add(batch, now() - before, got);
         keep_head(batch, number, &request, buffer);
         if (is_wrong(row, &request, got) && row->fd < 0 && !fstat(fd, &status) && status.st_size != row->size)
-            fail(batch, number, WRONG_SIZE, status.st_size, 1);
+            fail(batch, (Failure){WRONG_SIZE, number, status.st_size, 1});
         if (got < request.needed)
-            fail(batch, number, CUT_SHORT, request.low + got, 1);
+            fail(batch, (Failure){CUT_SHORT, number, request.low + got, 1});
         done = request.low + request.needed - row->offset;
         if (request.last)
             return;
@@ -192,7 +177,7 @@ static void read_row(Batch *batch, Py_ssize_t number, const char *path, char *bu
     double before = now();
     fd = open(path, O_RDONLY | O_CLOEXEC | (batch->flags & DIRECT ? O_DIRECT : 0));
     if (fd < 0) {
-        fail(batch, number, errno, 0, 0);
+        fail(batch, (Failure){errno, number, 0, 0});
         return;
     }
     if (batch->flags & EVICT)
@@ -212,7 +197,6 @@ typedef struct {
     Py_ssize_t number;
     const char *path; /* NULL if the slot is free */
     int waiting, bad; /* completions to come; something unexpected happened */
-    int64_t done;
     double begin;
 } Slot;
 
@@ -221,108 +205,96 @@ typedef struct {
     unsigned *tail, *mask, *array, *done_head, *done_tail, *done_mask, filled;
     struct io_uring_sqe *entries;
     struct io_uring_cqe *completions;
-    void *shared;
+    char *shared;
     size_t shared_size, entries_size;
     Slot slots[];
 } Ring;
 
-static struct io_uring_sqe *entry(Ring *ring, int opcode, int slot, int kind)
+static struct io_uring_sqe *entry(Ring *ring, int slot, int kind, int opcode, int fd, const void *address)
 {
     unsigned place = (*ring->tail + ring->filled++) & *ring->mask;
-    struct io_uring_sqe *entry = ring->entries + place;
     ring->array[place] = place;
-    memset(entry, 0, sizeof *entry);
-    entry->opcode = opcode;
-    entry->user_data = slot * KINDS + kind;
+    ring->entries[place] = (struct io_uring_sqe){.opcode = opcode, .fd = fd, .addr = (uintptr_t)address};
+    ring->entries[place].user_data = slot * KINDS + kind;
     ring->slots[slot].waiting++;
-    return entry;
+    return ring->entries + place;
 }
 
-/* Begin a row: its open, requests and close are linked. The links are hard: what fails leaves no file open. */
+/* Begin a row: its open, request and close are linked. The links are hard: what fails leaves no file open. */
 static void begin(Ring *ring, int at, Batch *batch, Py_ssize_t number, const char *path, char *buffer)
 {
     const Row *row = row_at(batch, number);
-    struct io_uring_sqe *next = NULL;
-    Slot *slot = ring->slots + at;
-    *slot = (Slot){.number = number, .path = path, .begin = now(), .bad = row->length > CHAIN * batch->block};
-    if (slot->bad || (row->fd >= 0 && !row->length))
+    Request request = request_at(batch, row, 0);
+    struct io_uring_sqe *next;
+    ring->slots[at] = (Slot){.number = number, .path = path, .begin = now(), .bad = !request.last};
+    if (!request.last || (row->fd >= 0 && !row->length))
         return;
     if (row->fd < 0) {
-        next = entry(ring, IORING_OP_OPENAT, at, OPEN);
-        next->fd = AT_FDCWD;
-        next->addr = (uintptr_t)path;
+        next = entry(ring, at, OPEN, IORING_OP_OPENAT, AT_FDCWD, path);
         next->open_flags = O_RDONLY | O_DIRECT;
         next->file_index = at + 1;
         next->flags = IOSQE_IO_HARDLINK;
     }
-    for (int64_t done = 0, last = 0; !last;) {
-        Request request = request_at(batch, row, done);
-        next = entry(ring, IORING_OP_READ, at, READ);
-        next->fd = row->fd < 0 ? at : (int)row->fd;
-        next->addr = (uintptr_t)(buffer + (request.low ? PAGE : 0));
-        next->len = request.asked;
-        next->off = request.low;
-        done = request.low + request.needed - row->offset;
-        last = request.last;
-        next->flags = (row->fd < 0 ? IOSQE_FIXED_FILE : 0) | (row->fd < 0 || !last ? IOSQE_IO_HARDLINK : 0);
-    }
+    next = entry(ring, at, READ, IORING_OP_READ, row->fd < 0 ? at : (int)row->fd, buffer);
+    next->len = request.asked;
+    next->off = request.low;
+    next->flags = row->fd < 0 ? IOSQE_FIXED_FILE | IOSQE_IO_HARDLINK : 0;
     if (row->fd < 0)
-        entry(ring, IORING_OP_CLOSE, at, CLOSE)->file_index = at + 1;
+        entry(ring, at, CLOSE, IORING_OP_CLOSE, 0, NULL)->file_index = at + 1;
 }
 
 static void completed(Ring *ring, Batch *batch, int at, int kind, int result, char *buffer)
 {
     Slot *slot = ring->slots + at;
+    const Row *row = row_at(batch, slot->number);
+    Request request = request_at(batch, row, 0);
     double seconds = now() - slot->begin;
     slot->waiting--;
-    if (kind == OPEN)
+    if (kind == OPEN) {
         batch->opening += seconds;
-    else if (kind == READ && !slot->bad) {
-        Request request = request_at(batch, row_at(batch, slot->number), slot->done);
-        slot->bad = result < 0 || is_wrong(row_at(batch, slot->number), &request, result);
+        slot->begin += seconds;
+    } else if (kind == READ) {
+        slot->bad = result < 0 || is_wrong(row, &request, result);
         if (!slot->bad) {
             add(batch, seconds, result);
             keep_head(batch, slot->number, &request, buffer);
-            slot->done = request.low + request.needed - row_at(batch, slot->number)->offset;
         }
     }
-    if (kind != CLOSE)
-        slot->begin += seconds;
 }
 
-static int enter(Ring *ring, int least)
+static int enter(Ring *ring)
 {
     struct __kernel_timespec time = {.tv_nsec = 250000000};
     struct io_uring_getevents_arg waits = {.ts = (uintptr_t)&time};
     unsigned filled = ring->filled, flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
     __atomic_store_n(ring->tail, *ring->tail + filled, __ATOMIC_RELEASE);
     ring->filled = 0;
-    return syscall(__NR_io_uring_enter, ring->fd, filled, least, flags, &waits, sizeof waits) < 0 ? errno : 0;
+    return syscall(__NR_io_uring_enter, ring->fd, filled, 1, flags, &waits, sizeof waits) < 0 ? errno : 0;
 }
 
-/* Read all rows, `depth` of them at a time. A row where anything unexpected happens is read again with preadv(2),
-   which finds out what is wrong. */
+/* Read all rows, `depth` of them at a time. A row of several requests, or where anything unexpected happens, is read
+   with preadv(2), which finds out what is wrong. */
 static void read_in_ring(Batch *batch, Ring *ring)
 {
     Py_ssize_t started = 0, ended = 0;
     size_t room = batch->buffer.len / ring->depth / PAGE * PAGE;
-    while (ended < started || (started < batch->rows && !batch->error)) {
+    char *buffers = batch->buffer.buf;
+    while (ended < started || (started < batch->rows && !batch->failure.error)) {
         Slot *oldest = NULL;
         for (int at = 0; at < ring->depth; at++) {
-            char *buffer = (char *)batch->buffer.buf + at * room;
             Slot *slot = ring->slots + at;
             while (!slot->waiting) { /* it is free, or its row has ended */
                 if (slot->path) {
-                    if (slot->bad && !batch->error)
-                        read_row(batch, slot->number, slot->path, buffer);
+                    if (slot->bad && !batch->failure.error)
+                        read_row(batch, slot->number, slot->path, buffers + at * room);
                     slot->path = NULL;
                     ended++;
                 }
-                if (*(volatile char *)batch->cancelled.buf)
-                    fail(batch, started, CANCELLED, 0, 1);
-                if (started == batch->rows || batch->error)
+                if (started == batch->rows || batch->failure.error)
                     break;
-                begin(ring, at, batch, started++, batch->path, buffer);
+                if (*(volatile char *)batch->cancelled.buf)
+                    fail(batch, (Failure){CANCELLED, started, 0, 1});
+                begin(ring, at, batch, started++, batch->path, buffers + at * room);
                 batch->path += strlen(batch->path) + 1;
             }
             if (slot->waiting && (!oldest || slot->begin < oldest->begin))
@@ -330,20 +302,20 @@ static void read_in_ring(Batch *batch, Ring *ring)
         }
         if (!oldest)
             continue;
-        int error = enter(ring, 1);
-        if (error == ETIME)
+        int error = enter(ring);
+        if (error == ETIME) {
             note(batch, oldest->path);
-        else if (error && error != EINTR && error != EBUSY && error != EAGAIN) {
-            fail(batch, oldest->number, error, 0, 1);
+        } else if (error && error != EINTR && error != EBUSY && error != EAGAIN) {
+            fail(batch, (Failure){error, oldest->number, 0, 1});
             close(ring->fd); /* nothing more comes from it; the kernel holds the pages of what is under way */
             ring->fd = -1;
             return;
         }
         unsigned head = *ring->done_head;
-        while (head != __atomic_load_n(ring->done_tail, __ATOMIC_ACQUIRE)) {
-            struct io_uring_cqe *found = ring->completions + (head++ & *ring->done_mask);
+        for (; head != __atomic_load_n(ring->done_tail, __ATOMIC_ACQUIRE); head++) {
+            struct io_uring_cqe *found = ring->completions + (head & *ring->done_mask);
             int at = found->user_data / KINDS;
-            completed(ring, batch, at, found->user_data % KINDS, found->res, (char *)batch->buffer.buf + at * room);
+            completed(ring, batch, at, found->user_data % KINDS, found->res, buffers + at * room);
         }
         __atomic_store_n(ring->done_head, head, __ATOMIC_RELEASE);
     }
@@ -352,13 +324,19 @@ static void read_in_ring(Batch *batch, Ring *ring)
 static void ring_free(PyObject *capsule)
 {
     Ring *ring = PyCapsule_GetPointer(capsule, "ring");
-    if (ring->entries && ring->entries != MAP_FAILED)
+    if (ring->entries)
         munmap(ring->entries, ring->entries_size);
-    if (ring->shared && ring->shared != MAP_FAILED)
+    if (ring->shared)
         munmap(ring->shared, ring->shared_size);
     if (ring->fd >= 0)
         close(ring->fd);
     free(ring);
+}
+
+static void *mapped(Ring *ring, size_t size, off_t offset)
+{
+    void *place = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd, offset);
+    return place == MAP_FAILED ? NULL : place;
 }
 
 static int set_up(Ring *ring)
@@ -366,28 +344,24 @@ static int set_up(Ring *ring)
     struct io_uring_params with = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
     struct io_uring_rsrc_register files = {.nr = ring->depth, .flags = IORING_RSRC_REGISTER_SPARSE};
     unsigned workers[2] = {ring->depth, ring->depth}; /* of file systems that cannot read without a thread */
-    ring->fd = syscall(__NR_io_uring_setup, ring->depth * (CHAIN + 2), &with);
+    ring->fd = syscall(__NR_io_uring_setup, ring->depth * KINDS, &with);
     if (ring->fd < 0 || syscall(__NR_io_uring_register, ring->fd, IORING_REGISTER_FILES2, &files, sizeof files) < 0)
         return 0;
     syscall(__NR_io_uring_register, ring->fd, IORING_REGISTER_IOWQ_MAX_WORKERS, workers, 2);
     size_t sent = with.sq_off.array + with.sq_entries * sizeof(unsigned);
     size_t done = with.cq_off.cqes + with.cq_entries * sizeof(struct io_uring_cqe);
-    int protection = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_POPULATE;
     ring->shared_size = sent > done ? sent : done;
     ring->entries_size = with.sq_entries * sizeof(struct io_uring_sqe);
-    ring->shared = mmap(NULL, ring->shared_size, protection, flags, ring->fd, IORING_OFF_SQ_RING);
-    ring->entries = mmap(NULL, ring->entries_size, protection, flags, ring->fd, IORING_OFF_SQES);
-    if (ring->shared == MAP_FAILED || ring->entries == MAP_FAILED)
-        return 0;
-    char *shared = ring->shared;
-    ring->tail = (unsigned *)(shared + with.sq_off.tail);
-    ring->mask = (unsigned *)(shared + with.sq_off.ring_mask);
-    ring->array = (unsigned *)(shared + with.sq_off.array);
-    ring->done_head = (unsigned *)(shared + with.cq_off.head);
-    ring->done_tail = (unsigned *)(shared + with.cq_off.tail);
-    ring->done_mask = (unsigned *)(shared + with.cq_off.ring_mask);
-    ring->completions = (struct io_uring_cqe *)(shared + with.cq_off.cqes);
-    return 1;
+    ring->shared = mapped(ring, ring->shared_size, IORING_OFF_SQ_RING);
+    ring->entries = mapped(ring, ring->entries_size, IORING_OFF_SQES);
+    ring->tail = (unsigned *)(ring->shared + with.sq_off.tail);
+    ring->mask = (unsigned *)(ring->shared + with.sq_off.ring_mask);
+    ring->array = (unsigned *)(ring->shared + with.sq_off.array);
+    ring->done_head = (unsigned *)(ring->shared + with.cq_off.head);
+    ring->done_tail = (unsigned *)(ring->shared + with.cq_off.tail);
+    ring->done_mask = (unsigned *)(ring->shared + with.cq_off.ring_mask);
+    ring->completions = (struct io_uring_cqe *)(ring->shared + with.cq_off.cqes);
+    return ring->shared && ring->entries;
 }
 
 static PyObject *ring_new(PyObject *self, PyObject *argument)
@@ -410,22 +384,29 @@ static PyObject *ring_new(PyObject *self, PyObject *argument)
 
 /* ---- Python. */
 
-static int is_valid(Batch *batch, int depth)
+/* Check the rows, and make room for the seconds of their requests, which a ring may read twice. */
+static int prepare(Batch *batch, Ring *ring)
 {
     const char *name = batch->names.buf, *end = name + batch->names.len;
-    int64_t room = batch->flags & DIRECT ? batch->block + 3 * PAGE : PAGE + batch->skim;
+    int64_t room = batch->flags & DIRECT ? batch->block + 2 * PAGE : PAGE + batch->skim, most = 1 << 26, requests = 0;
     batch->rows = batch->table.len / sizeof(Row);
     batch->path = name;
-    int good = batch->block > 0 && batch->block <= INT32_MAX / 2 && batch->skim > 0 && batch->skim <= INT32_MAX / 2
-        && batch->cancelled.len > 0 && (!batch->heads.len || batch->heads.len >= batch->rows * PAGE)
-        && batch->buffer.len / depth / PAGE * PAGE >= room;
+    int good = batch->block > 0 && batch->block <= 1 << 30 && batch->skim > 0 && batch->skim <= 1 << 30
+        && (!ring || batch->flags == DIRECT) && batch->cancelled.len > 0 && batch->text.len > 0
+        && (!batch->heads.len || batch->heads.len >= batch->rows * PAGE)
+        && batch->buffer.len / (ring ? ring->depth : 1) / PAGE * PAGE >= room;
     for (const Row *row = row_at(batch, 0); good && row < row_at(batch, batch->rows); row++) {
         const char *stop = memchr(name, 0, end - name);
-        good = stop && row->offset >= 0 && row->length >= 0 && row->offset < INT64_MAX / 4 && row->length < INT64_MAX / 4
-            && (row->fd >= 0 || row->offset == 0) && row->fd <= INT32_MAX;
+        good = stop && row->offset >= 0 && row->offset < INT64_MAX / 4 && row->length >= 0 && row->length < INT64_MAX / 4
+            && (row->fd >= 0 || row->offset == 0) && row->fd <= INT32_MAX && row->length / batch->block < most;
+        requests += good ? row->length / batch->block + 1 : 0;
+        good = good && requests < most;
         name = stop ? stop + 1 : name;
     }
-    return good;
+    batch->times = good ? malloc((2 * requests + 1) * sizeof(double)) : NULL;
+    if (!batch->times)
+        PyErr_SetString(PyExc_ValueError, "the buffers do not fit the rows");
+    return batch->times != NULL;
 }
 
 /* Return (bytes delivered, seconds of opens, seconds of each request, failure). */
@@ -438,21 +419,20 @@ static PyObject *scan(PyObject *self, PyObject *arguments)
                           &batch.cancelled, &batch.buffer, &batch.block, &batch.skim, &batch.flags, &batch.text))
         return NULL;
     if (capsule == Py_None || (ring = PyCapsule_GetPointer(capsule, "ring"))) {
-        if (is_valid(&batch, ring ? ring->depth : 1) && (!ring || batch.flags == DIRECT)) {
+        if (prepare(&batch, ring)) {
             Py_BEGIN_ALLOW_THREADS
             if (ring)
                 read_in_ring(&batch, ring);
-            for (Py_ssize_t row = 0; !ring && row < batch.rows && !batch.error; row++) {
+            for (Py_ssize_t row = 0; !ring && row < batch.rows && !batch.failure.error; row++) {
                 read_row(&batch, row, batch.path, batch.buffer.buf);
                 batch.path += strlen(batch.path) + 1;
             }
             Py_END_ALLOW_THREADS
-            PyObject *failure = batch.error ? Py_BuildValue("niLi", batch.failed, batch.error, (long long)batch.end,
-                                                            batch.opened) : Py_NewRef(Py_None);
-            result = Py_BuildValue("Ldy#N", (long long)batch.delivered, batch.opening,
-                                   batch.times ? (char *)batch.times : "", batch.requests * sizeof(double), failure);
-        } else {
-            PyErr_SetString(PyExc_ValueError, "the buffers do not fit the rows");
+            Failure *first = &batch.failure;
+            PyObject *failure = first->error
+                ? Py_BuildValue("niLi", first->row, first->error, (long long)first->end, first->opened) : Py_NewRef(Py_None);
+            result = Py_BuildValue("Ldy#N", (long long)batch.delivered, batch.opening, (char *)batch.times,
+                                   batch.requests * sizeof(double), failure);
         }
     }
     Py_buffer *all[] = {&batch.names, &batch.table, &batch.heads, &batch.cancelled, &batch.buffer, &batch.text};

@@ -200,11 +200,11 @@ class Draft(Closing, ABC):
 
     @abstractmethod
     def end(self, size: int) -> None:
-        """Truncate to `size` bytes, and fsync if the options say so."""
+        """Truncate to `size` bytes."""
 
     @abstractmethod
     def publish(self) -> None:
-        """Give the sample its name."""
+        """Give the sample its name, after an fsync if the options say so."""
 
 
 class Appender(Closing, ABC):

@@ -60,7 +60,7 @@ class Pieces(NamedTuple):
 def engine_for(direct: bool, in_memory: bool, depth: int, batch: int, sample_bytes: int) -> Engine:
     """Return the engine for batches of so many samples, `depth` of them read at a time.
 
-    io_uring reads with O_DIRECT, where it saves CPU: small samples of large batches. Its queue runs empty at
+    io_uring reads where it saves CPU: small samples of large batches, with O_DIRECT. Its queue runs empty at
     the end of a batch.
     """
     forced = os.environ.get(VARIABLE, "")
@@ -92,7 +92,7 @@ class BatchReader(Closing):
         self._ring = _reads.ring(depth) if engine == "io_uring" and _reads is not None else None
         self._block, self._skim = block, max(SKIM, padded(block // 1000))
         self._flags = DIRECT * storage.direct + EVICT * storage.evicts_on_close
-        room = block + 3 * HEAD if storage.direct else HEAD + self._skim
+        room = block + 2 * HEAD if storage.direct else HEAD + self._skim
         self._buffer = aligned_buffer(room * (depth if self._ring else 1))
         self._heads = bytearray()
         self._files = files
@@ -161,9 +161,9 @@ class BatchReader(Closing):
 
 def _error(failure: Failure, paths: Sequence[str], table: NDArray[np.int64]) -> Exception:
     row, code, end, opened = failure
-    path, size = paths[row], int(table[row, 3])
     if code == CANCELLED:
         return closed()
+    path, size = paths[row], int(table[row, 3])
     if code == WRONG_SIZE:
         return wrong_size(path, end, size)
     if code == CUT_SHORT:
@@ -263,8 +263,7 @@ def _places(
     any order, and not every driver accepts the same page twice.
     """
     if direct:
-        first = HEAD * (low > 0)
-        return (buffer[first + got : first + asked],)
+        return (buffer[got:asked],)
     places, rest = [], asked - got
     if low == 0 and got < HEAD:
         places.append(buffer[got : min(HEAD, asked)])

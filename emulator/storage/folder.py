@@ -228,9 +228,6 @@ class FileDraft(Draft):
     def end(self, size: int) -> None:
         if size % BLOCK_BYTES:
             os.ftruncate(self._descriptor, size)
-        if self._sync:
-            os.fsync(self._descriptor)
-        self._close_file()
 
     def _close_file(self) -> None:
         if self._descriptor >= 0:
@@ -238,6 +235,9 @@ class FileDraft(Draft):
             os.close(descriptor)
 
     def publish(self) -> None:
+        if self._sync:
+            os.fsync(self._descriptor)
+        self._close_file()
         try:
             self._temporary.replace(self._path)
         except IsADirectoryError:
