@@ -25,6 +25,7 @@ from emulator.launch.scratch import scratch
 from emulator.record.machine import cores, describe_mount, installed, memory_bytes
 from emulator.registry import GROUPS
 from emulator.storage import open_store
+from emulator.storage.batches import engines, has_module
 from emulator.storage.posix import probe_direct
 from emulator.units import show_bytes
 
@@ -153,6 +154,8 @@ def _folder(folder: Path) -> Iterator[Finding]:
         return
     found = "works" if direct else "not on this file system"
     yield Finding("O_DIRECT", direct, found, "cold reads use posix_fadvise instead, at a higher cost in CPU")
+    advice = "install feedrate where a C compiler is: small files are read faster"
+    yield Finding("reads", has_module(), engines(), advice)
     for what, place in (("others", folder), ("others at OUT", Path())):
         if place is folder or not folder.samefile(place):
             try:

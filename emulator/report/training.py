@@ -54,7 +54,8 @@ def _how(reads: Mapping[str, Any] | None) -> str:
         if ahead and not reads["direct"]
         else show_bytes(reads["request_bytes"])
     )
-    return f" ({reads['call']}, {size})"
+    engine = {"io_uring": ", io_uring", "python": ", by Python"}.get(reads.get("engine") or "", "")
+    return f" ({reads['call']}, {size}{engine})"
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:

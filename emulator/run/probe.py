@@ -43,11 +43,12 @@ DEFAULT_READ_AHEAD = 128 * 1024
 
 
 def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) -> dict[str, Any]:
-    """Return how samples are read, for the result: the call, and the bytes of a request.
+    """Return how samples are read, for the result: the call, the bytes of a request, and what calls.
 
+    `engine` is an Engine of storage.batches; None where blobs or a library read.
     `read_ahead_bytes` is the kernel's for this mount; None if unknown or not on a mount.
     """
-    root = getattr(dataset.store, "root", None)
+    root, engine = getattr(dataset.store, "root", None), None
     ahead = read_ahead_bytes(root) if isinstance(root, Path) else None
     if reads_by_library(loader, dataset.manifest, workload.access) and root is not None:
         call = format_named(dataset.manifest.format).library
@@ -55,9 +56,15 @@ def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) ->
     else:
         call = "GET" if root is None else "preadv, O_DIRECT" if direct else "preadv"
         size = workload.request_bytes
+        spec, mean = workload.loader, workload.sample_read.bytes_mean
+        if loader == "direct":
+            engine = dataset.store.for_ranks(direct=direct, cache="cold").engine(
+                spec.workers, spec.batch_size, mean
+            )
     return {
         "call": call,
         "direct": call in ("GET", "preadv, O_DIRECT"),
+        "engine": engine,
         "request_bytes": round(size),
         "read_ahead_bytes": ahead,
     }

@@ -43,8 +43,9 @@ _IOVECS = 1024
 Failure = tuple[int, int, int, int]
 """Row; errno, or WRONG_SIZE, CUT_SHORT or CANCELLED; bytes that the file has, or where it ended; 0 if it
 could not be opened."""
-Scanned = tuple[int, float, bytes, Failure | None]
-"""Bytes delivered, seconds of all opens, seconds of each request (float64), the first failure."""
+GOOD = (0, 0, 0, 0)
+Scanned = tuple[int, float, bytes, Failure]
+"""Bytes delivered, seconds of all opens, seconds of each request (float64), the first failure or GOOD."""
 
 
 class Pieces(NamedTuple):
@@ -70,6 +71,20 @@ def engine_for(direct: bool, in_memory: bool, depth: int, batch: int, sample_byt
     if forced != "threads" and suits and has_ring():
         return "io_uring"
     return "threads"
+
+
+def has_module() -> bool:
+    """Return True if the C module was built."""
+    return _reads is not None
+
+
+def engines() -> str:
+    """Say what reads batches of files here."""
+    if not has_module():
+        return "Python: the C module was not built"
+    if not has_ring():
+        return "C, preadv(2) in threads: io_uring is not allowed here"
+    return "C, io_uring for small samples"
 
 
 def has_ring() -> bool:
@@ -126,7 +141,7 @@ class BatchReader(Closing):
         finally:
             tally.begin = 0.0
             tally.on_core += time.thread_time() - spent
-        if failure is not None:
+        if failure != GOOD:
             raise _error(failure, paths, table)
         if whole:
             heads = memoryview(self._heads)
@@ -251,7 +266,7 @@ def _scan(
                 if evicts:
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(fd)
-    return delivered, opening, times.tobytes(), None
+    return delivered, opening, times.tobytes(), GOOD
 
 
 def _places(
