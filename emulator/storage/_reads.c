@@ -76,11 +76,11 @@ static int is_wrong(const Row *row, const Request *request, int64_t got) {
     return got < request->needed || (row->fd < 0 && request->last && got > request->needed);
 }
 
-/* Count a request, and keep the first bytes of a file. */
+/* Count a request, and keep the first bytes of a file, as many as a row of `heads` holds. */
 static void add(Batch *batch, Py_ssize_t number, const Request *request, double seconds, int64_t got, char *bytes) {
-    int64_t head = got < PAGE ? got : PAGE;
-    if (batch->heads.len && request->low == 0)
-        memcpy((char *)batch->heads.buf + number * PAGE, bytes, head < request->needed ? head : request->needed);
+    int64_t room = batch->heads.len / batch->rows, head = got < room ? got : room;
+    if (room && request->low == 0)
+        memcpy((char *)batch->heads.buf + number * room, bytes, head < request->needed ? head : request->needed);
     batch->times[batch->requests++] = seconds;
     batch->delivered += got;
 }
@@ -343,7 +343,7 @@ static int prepare(Batch *batch, Ring *ring) {
     batch->path = name;
     int good = batch->block > 0 && batch->block <= 1 << 30 && batch->skim > 0 && batch->skim <= 1 << 30
         && (!ring || batch->flags == DIRECT) && batch->cancelled.len > 0 && batch->text.len > 0
-        && (!batch->heads.len || batch->heads.len >= batch->rows * PAGE)
+        && (batch->flags & DIRECT || batch->heads.len <= batch->rows * PAGE)
         && batch->buffer.len / (ring ? ring->depth : 1) / PAGE * PAGE >= room;
     for (const Row *row = row_at(batch, 0); good && row < row_at(batch, batch->rows); row++) {
         const char *stop = memchr(name, 0, end - name);

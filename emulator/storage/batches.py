@@ -98,8 +98,19 @@ def has_ring() -> bool:
 class BatchReader(Closing):
     """Reads batches for one thread, which makes it. Keeps files of many samples open."""
 
-    def __init__(self, storage: PosixStorage, engine: Engine, depth: int, block: int, files: int) -> None:
-        """Keep at most `files` files open. `depth` is the number of pieces that io_uring reads at a time."""
+    def __init__(
+        self,
+        storage: PosixStorage,
+        engine: Engine,
+        depth: int,
+        block: int,
+        files: int = 0,
+        head_bytes: int = HEAD,
+    ) -> None:
+        """Keep at most `files` files open. `depth` is the number of pieces that io_uring reads at a time.
+
+        Of whole files, `head_bytes` are kept for the check of the head: HEAD, or more with O_DIRECT.
+        """
         from emulator.storage.posix import aligned_buffer, padded
 
         self._storage = storage
@@ -109,7 +120,7 @@ class BatchReader(Closing):
         self._flags = DIRECT * storage.direct + EVICT * storage.evicts_on_close
         room = block + 2 * HEAD if storage.direct else HEAD + self._skim
         self._buffer = aligned_buffer(room * (depth if self._ring else 1))
-        self._heads = bytearray()
+        self._head_bytes = head_bytes
         self._files = files
         self._open: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
 
@@ -125,16 +136,16 @@ class BatchReader(Closing):
         tally = self._storage.stats.mine()
         tally.begin = begin = time.monotonic()
         spent = time.thread_time()
+        heads = bytearray()
         try:
             if whole:
                 self._storage.sample_pages(paths)
-                if len(self._heads) < len(names) * HEAD:
-                    self._heads = bytearray(len(names) * HEAD)
+                heads = bytearray(len(names) * self._head_bytes)
             else:
                 table = self._opened(pieces)
             size, opening, seconds, failure = self._scan(
                 self._ring, "\0".join([*paths, ""]).encode(errors="surrogateescape"), table,
-                self._heads if whole else bytearray(), cancelled, self._buffer, self._block, self._skim,
+                heads, cancelled, self._buffer, self._block, self._skim,
                 self._flags, tally.text,
             )  # fmt: skip
             tally.add_scan(size, seconds, opening, time.monotonic() - begin)
@@ -144,9 +155,9 @@ class BatchReader(Closing):
         if failure != GOOD:
             raise _error(failure, paths, table)
         if whole:
-            heads = memoryview(self._heads)
+            kept, room = memoryview(heads), self._head_bytes
             for at, (name, length) in enumerate(zip(names, table[:, 3].tolist(), strict=True)):
-                check_head(heads[at * HEAD : at * HEAD + min(length, HEAD)], length, name)
+                check_head(kept[at * room : at * room + min(length, room)], length, name)
         return int(table[:, 2].sum())
 
     def _opened(self, pieces: Pieces) -> NDArray[np.int64]:
@@ -206,7 +217,7 @@ def _scan(
     how = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
     known: dict[int, Sequence[memoryview]] = {}
     times, delivered, opening = array("d"), 0, 0.0
-    paths = names.split(b"\0")
+    paths, room = names.split(b"\0"), len(heads) // max(1, len(table))
     for row, (kept, offset, length, size) in enumerate(table.tolist()):
         path, fd, opened = paths[row], kept, kept >= 0
         note = b"read of " + path[: len(text) - 9] + b"\0"
@@ -247,9 +258,9 @@ def _scan(
                 times.append(now - before)
                 before = now
                 delivered += got
-                if heads and low == 0:
-                    kept_bytes = min(end, HEAD)
-                    heads[row * HEAD : row * HEAD + kept_bytes] = buffer[:kept_bytes]
+                if room and low == 0:
+                    head = min(end, got, room)
+                    heads[row * room : row * room + head] = buffer[:head]
                 if got != end - low and (got < end - low or (kept < 0 and end == last)):
                     found = os.fstat(fd).st_size if kept < 0 else size
                     if found != size:

@@ -101,6 +101,15 @@ class FolderStore(PosixStorage, Store):
                 return f"leads out of the dataset, to {target}"
         return ""
 
+    def is_plain(self, name: str) -> bool:
+        """Return True if `name` is a regular file of one name below the root. Raises StorageError."""
+        path = self.path(name)
+        with storage_errors("cannot stat a file"), suppress(*_ABSENT):
+            status = os.lstat(path)
+            inside = f"{self._real(path.rpartition('/')[0])}/".startswith(f"{self._real(self.root)}/")
+            return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and inside
+        return False
+
     def _stat(self, name: str) -> os.stat_result | None:
         with storage_errors("cannot stat a file"), suppress(*_ABSENT):
             return os.stat(self.path(name))  # noqa: PTH116  a Path takes four times as long
