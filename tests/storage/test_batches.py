@@ -211,7 +211,7 @@ def test_a_read_that_hangs_is_named_and_does_not_hold_pythons_lock(tmp_path: Pat
 def test_arguments_that_do_not_fit_are_refused(folder: Path) -> None:
     good: list[Any] = [None, b"x\0", np.array([whole(5)], np.int64), bytearray(HEAD), bytearray(1)]
     good += [bytearray(20_000), 4096, 4096, 0, bytearray(960)]
-    bad: list[tuple[int, Any]] = [(1, b"x"), (3, bytearray(5)), (4, bytearray()), (5, bytearray(HEAD))]
+    bad: list[tuple[int, Any]] = [(1, b"x"), (3, bytearray(5000)), (4, bytearray()), (5, bytearray(HEAD))]
     bad += [(6, 0), (6, 2**40), (7, 0), (9, bytearray())]
     bad += [(2, np.array([row], np.int64)) for row in ((3, -1, 5, 5), (-1, 5, 5, 5), (3, 0, 2**62, 5))]
     for at, value in bad:
