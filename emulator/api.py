@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 
 from emulator.analysis.answer import Answer
 from emulator.analysis.knee import find_knee
-from emulator.cli.entry import rank_server
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
 from emulator.dataset.manifest import read_manifest
 from emulator.dataset.plan import DatasetPlan
 from emulator.errors import Inconclusive, RankError
-from emulator.launch.forkserver import Preload
-from emulator.launch.mpirun import launch
+from emulator.launch.child import feedrate
 from emulator.record.host import HOST, HostRows, read_hosts
 from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
@@ -42,7 +40,6 @@ from emulator.run.generate import generate as fill
 from emulator.run.verify import Checked, Checking
 from emulator.run.verify import verify as check
 from emulator.storage import open_store
-from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.summary import recovered
 
 if TYPE_CHECKING:
@@ -185,7 +182,7 @@ def verify(place: Place, how: Checking | None = None) -> Checked:
 
 
 def run(dataset: Place, workload: str, ranks: int, *, out: Place, **options: object) -> Result:
-    """Emulate training with `ranks` ranks, which mpirun starts on this machine.
+    """Emulate training with `ranks` ranks, which are forked on this machine.
 
     `options` are those of `feedrate run` with underscores: loader="direct", steps=100,
     storage="shaped:1GB/s", set=["loader.workers=8"], force=True. Call it in the main thread. Raises
@@ -195,7 +192,7 @@ def run(dataset: Place, workload: str, ranks: int, *, out: Place, **options: obj
 
 
 def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **options: object) -> Result:
-    """Search for the knee up to `ranks` ranks, which mpirun starts on this machine.
+    """Search for the knee up to `ranks` ranks, which are forked on this machine.
 
     `options` are those of `feedrate sweep`, as in `run`: counts="1,2,4", budget="10min", precision=0.1. A
     sweep whose knee is not identifiable is also a result: see `Result.knee`. Raises FeedrateError.
@@ -208,9 +205,8 @@ def _measured(
 ) -> Result:
     """Run `feedrate VERB` with ranks, and read its result."""
     read_manifest(parse_place(os.fspath(dataset)))  # a bad dataset raises its exception here
-    words = [verb, os.fspath(dataset), *_words({"workload": workload, "out": out, **options})]
-    loader = str(options.get("loader", "torch"))
-    status = launch(ranks, words, out, Preload(rank_server, [sweep_ranks], loader))
+    words = _words({"workload": workload, "ranks": ranks, "out": out, **options})
+    status = feedrate(verb, os.fspath(dataset), *words)
     if status not in (0, Inconclusive.exit_code):
         raise RankError(f"feedrate {verb} ended with status {status}", read_failure(out))
     return read(out)
@@ -299,13 +295,13 @@ def checkpoint(
     closed: bool = False,
     force: bool = False,
 ) -> Result:
-    """Write and restore checkpoints of a large model with `ranks` ranks, which mpirun starts here.
+    """Write and restore checkpoints of a large model with `ranks` ranks, which are forked on this machine.
 
     The arguments are the options of `feedrate checkpoint`, written alike: scale="1/100", pause="0s";
     `settings` are values of --set. Call it in the main thread. Raises FeedrateError.
     """
     from emulator.plugins.checkpoint.cli import Choices
-    from emulator.plugins.checkpoint.start import run_checkpoint
+    from emulator.plugins.checkpoint.job import check
 
     choices = Choices(
         model=model,
@@ -325,9 +321,10 @@ def checkpoint(
     job = choices.job(Path(folder), Path(out))
     options = asdict(choices)
     options["set"] = options.pop("settings")
-    words = ["checkpoint", os.fspath(folder), *_words({**options, "out": out, "force": force})]
-    with _ending("feedrate checkpoint", job.out):
-        run_checkpoint(job, words, ranks, force=force)
+    check(job, ranks or job.usual_ranks, force)  # a bad job raises its exception here
+    words = _words({**options, "ranks": ranks, "out": out, "force": force})
+    if status := feedrate("checkpoint", os.fspath(folder), *words):
+        raise RankError(f"feedrate checkpoint ended with status {status}", read_failure(job.out))
     return read(out)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from emulator import __version__
+from emulator import __version__, notes
 from emulator.text import masked, shown
 
 
@@ -122,9 +122,14 @@ def storage_error(error: OSError, doing: str) -> StorageError:
 
 @contextmanager
 def storage_errors(doing: str, path: object = None) -> Iterator[None]:
-    """Turn an OSError of the body into the StorageError of `storage_error`; `path` is what is open in it."""
+    """Turn an OSError of the body into the StorageError of `storage_error`; `path` is what is open in it.
+
+    Meanwhile this thread's note (`notes`) says what it does: `doing` is `cannot VERB WHAT`.
+    """
+    call, _, what = doing.removeprefix("cannot ").partition(" ")
     try:
-        yield
+        with notes.doing(call, path or what):
+            yield
     except OSError as error:
         error.filename = error.filename or path
         raise storage_error(error, doing) from None

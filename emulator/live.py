@@ -1,8 +1,8 @@
 """Messages and progress of a command while it works, and its answer for programs.
 
 One process of a command prints: on a terminal a view that is redrawn, elsewhere a line every few seconds, for
-programs a JSON object a second, or nothing. Rank 0 under feedrate's own launcher writes messages and progress
-to a file in the scratch folder instead, and the launcher, which has the terminal, shows them without using a
+programs a JSON object a second, or nothing. Rank 0 of ranks that a command forks writes messages and progress
+to a file in the scratch folder instead, and the command, which has the terminal, shows them without using a
 rank's CPU.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from emulator.errors import SpecError, storage_errors
-from emulator.files import SCRATCH_VARIABLE, folder_of
+from emulator.files import folder_of
 from emulator.units import show_rate, show_seconds
 
 _LINE_SECONDS = 5.0
@@ -268,11 +267,8 @@ def speak(
     if (answer_json or (kind == "json" and not name)) and _output.answers is None:
         _output.answers = stdout
         sys.stdout = sys.stderr
-    scratch = os.environ.get(SCRATCH_VARIABLE)
     if rank:
         _output.view = View()
-    elif scratch and rank == 0:
-        _output.view = Shared(Path(scratch) / SHARED)
     elif kind == "json" and name:
         file = Path(name)
         if file.exists() and (folder := folder_of("dataset", file) or folder_of("result", file)):
@@ -289,6 +285,11 @@ def speak(
         _output.view, _output.terminal = None, terminal
     else:
         _output.view = Lines()
+
+
+def in_rank(rank: int, folder: Path) -> None:
+    """Print as rank `rank` that this command has forked: rank 0 through its parent, by a file in `folder`."""
+    _output.view = View() if rank else Shared(folder / SHARED)
 
 
 def current() -> View:
@@ -319,7 +320,7 @@ def quiet() -> bool:
 
 
 def launched() -> bool:
-    """Return True in a rank of feedrate's own launcher, which prints the result itself."""
+    """Return True in rank 0 of those that this command has forked: the command prints the result."""
     return isinstance(_output.view, Shared)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -12,24 +13,23 @@ import typer
 
 from emulator import live
 from emulator.cli import options
-from emulator.cli.entry import rank_server
 from emulator.config.catalog import names
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
-from emulator.launch.forkserver import Preload
-from emulator.launch.launched import started_by_mpi
-from emulator.launch.mpirun import launch
+from emulator.launch.launched import rank_hint
 from emulator.record.machine import cores
+from emulator.registry import LOADERS
 from emulator.report.terminal import Text, answer_blocks, print_blocks
 from emulator.report.view import measured_on
-from emulator.run.world import world
-from emulator.sweep import ranks as sweep_ranks
+from emulator.run.comm import Comm
+from emulator.run.world import on_ranks
 from emulator.sweep.answer import Client, pytorch_answer, storage_answer
 from emulator.sweep.ask import STORAGE, Measured, measured_in, storage_is_known
 from emulator.sweep.ask import ask as find_answer
 from emulator.sweep.asked_data import Question
+from emulator.sweep.ranks import follow
 from emulator.units import parse_seconds, show_seconds
 
 
@@ -88,17 +88,13 @@ def ask(
         force=force,
         command=options.command_line(),
     )
-    begin, status = time.monotonic(), 0
-    if started_by_mpi():
-        find_answer(question, world())
-        if live.launched():
-            return  # the launcher says it
-    else:
-        loader = "direct" if find_spec("torch") is None else "torch"
-        preload = Preload(rank_server, [sweep_ranks], loader)
-        status = launch(up_to, options.words_with(question.out), question.out, preload)
-        if status and (force or not storage_is_known(question.out)):  # an older answer may be in OUT
-            raise typer.Exit(status)
+    begin = time.monotonic()
+    LOADERS.load("direct" if find_spec("torch") is None else "torch").get()  # before ranks are forked
+    status = on_ranks(partial(_work, question), usual=up_to, out=question.out)
+    if rank_hint():
+        return
+    if status and (force or not storage_is_known(question.out)):  # an older answer may be in OUT
+        raise typer.Exit(status)
     measured = measured_in(question.out)
     measured = replace(measured, storage=gate.applied(measured.storage))
     _say(question, measured, gate, time.monotonic() - begin)
@@ -122,6 +118,19 @@ def workload_named(workload: str, accelerator: str | None) -> str:
         what = f"{workload} has no accelerator {chosen}"
         raise SpecError(what, f"say which with -a: {', '.join(known)}")
     return f"{workload}-{chosen}" if known else workload
+
+
+def _work(question: Question, comm: Comm) -> int:
+    """Find the answer on rank 0; the other ranks follow it. Returns the exit status."""
+    if comm.rank:
+        return follow(comm)
+    status = 1
+    try:
+        find_answer(question, comm)
+        status = 0
+    finally:
+        comm.bcast(status)
+    return status
 
 
 def _say(question: Question, measured: Measured, gate: options.Gate, seconds: float) -> None:

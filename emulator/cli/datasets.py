@@ -15,14 +15,16 @@ from emulator.config.workload import load_workload
 from emulator.dataset.sizes import needed_data
 from emulator.dataset.verify import EXTRA
 from emulator.errors import DatasetError, SpecError, StorageError
-from emulator.run.verify import Checking
+from emulator.run.comm import Comm
+from emulator.run.verify import Checked, Checking
 from emulator.run.verify import verify as check
-from emulator.run.world import world
+from emulator.run.world import on_ranks, world
 from emulator.units import counted, parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 
 
 def verify(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://...")],
+    ranks: options.Ranks = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Check N files, evenly spread.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Readers of a process; default: 16.")] = None,
     repair_: Annotated[bool, typer.Option("--repair", help="Make wrong files again.")] = False,
@@ -35,9 +37,20 @@ def verify(
       feedrate verify /mnt/ai/kits19 --sample 1000 --repair
     """
     how = Checking(sample=sample, threads=threads, repair=repair_)
-    checked = check(parse_place(folder), world(), how)
-    if checked is None:
-        return
+
+    def work(comm: Comm) -> int:
+        """Read this rank's share of the files."""
+        if checked := check(parse_place(folder), comm, how):
+            _say_checked(folder, checked, how)
+        return 0
+
+    status = work(world()) if ranks is None else on_ranks(work, ranks)
+    if status:
+        raise typer.Exit(status)
+
+
+def _say_checked(folder: str, checked: Checked, how: Checking) -> None:
+    """Print the faults. Raises DatasetError or StorageError if any are left."""
     for fault in checked.said:
         print(f"{fault.name}: {'note: ' if fault.note else ''}{fault.what}")
     print(
@@ -55,7 +68,7 @@ def verify(
                 "repeated": dict(checked.repeated),
             }
         )
-    if repair_ and checked.found:
+    if how.repair and checked.found:
         print(f"{folder}: {counted(len(checked.found) - len(checked.left), 'file')} made again")
     unread = [fault for fault in checked.left if fault.unread]
     if unread:

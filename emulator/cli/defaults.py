@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from emulator import live
-from emulator.cli.entry import TOGETHER
 from emulator.config.reader import read_toml
 from emulator.errors import SpecError
-from emulator.files import SCRATCH_VARIABLE
 from emulator.launch.launched import started_by_mpi
 from emulator.record.out import read_result
 from emulator.registry import VERBS
@@ -39,9 +37,9 @@ def with_defaults(words: Sequence[str], get_verb: GetVerb) -> list[str]:
     """Return the `words` of a command line with the defaults. Raises SpecError, StorageError."""
     words = list(words)
     verb = next((word for word in words if not word.startswith("-")), "")
-    if verb not in VERBS or words[0] != verb or SCRATCH_VARIABLE in os.environ or {"-h", "--help"} & {*words}:
-        return words  # a rank of feedrate's own launcher got them from it
-    if not started_by_mpi() or verb in TOGETHER:
+    if verb not in VERBS or words[0] != verb or {"-h", "--help"} & {*words}:
+        return words
+    if not started_by_mpi():
         return _found(words, verb, get_verb)
     comm = world()  # all ranks read the command line, and their home folders may differ
     found: list[str] = agreed(comm, lambda: _found(words, verb, get_verb) if comm.rank == 0 else [])

@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,12 +17,10 @@ import typer
 
 from emulator import live
 from emulator.config.storage import ObjectURL, parse_place
-from emulator.errors import FeedrateError, LaunchError, MissingError, StorageError
-from emulator.launch.launched import mpi_library
-from emulator.launch.mpirun import Launcher, find_launcher, rank_environment
-from emulator.launch.scratch import scratch
+from emulator.errors import FeedrateError, LaunchError, MissingError
 from emulator.record.machine import cores, describe_mount, installed, memory_bytes
 from emulator.registry import GROUPS
+from emulator.run.mpi import mpi_library
 from emulator.storage import open_store
 from emulator.storage.batches import engines, has_module
 from emulator.storage.posix import probe_direct
@@ -82,50 +79,15 @@ def _refused(what: str, error: FeedrateError) -> Finding:
 
 
 def _mpi() -> Iterator[Finding]:
+    """Say which MPI joins ranks of several hosts. Those of one host need none."""
+    need = "ranks on several hosts need it: load your site's MPI module, or pip install 'feedrate[mpi]'"
+    beside = str(Path(sys.executable).parent)
+    path = shutil.which("mpirun", path=beside) or shutil.which("mpirun") or shutil.which("mpiexec")
+    yield Finding("mpirun", path is not None, path or "not installed", need)
     try:
-        launcher = find_launcher()
-        yield Finding("mpirun", True, f"{launcher.family} {launcher.version}, {launcher.path}")
+        yield Finding("MPI library", True, f"mpi4py uses {mpi_library()}")
     except LaunchError as error:
-        yield _refused("mpirun", error)
-        return
-    try:
-        library = mpi_library()
-        same = library.family in (None, launcher.family)
-        abi = launcher.family.replace(" ", "").lower()
-        advice = (
-            f"mpirun is {launcher.family}'s; MPI4PY_MPIABI={abi} has mpi4py look for its library, and "
-            "launch/README.md has which pairs work"
-        )
-        yield Finding("MPI library", same, f"mpi4py uses {library}", advice)
-    except LaunchError as error:
-        yield _refused("MPI library", error)
-    yield _ranks(launcher)
-
-
-def _ranks(launcher: Launcher) -> Finding:
-    """Start two ranks: mpirun and mpi4py may belong to different MPIs, and then each rank is alone."""
-    hello = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.allreduce(1); print(w.rank, w.size)"
-    try:
-        with scratch() as (_, variables):
-            done = subprocess.run(
-                launcher.command(2, [sys.executable, "-c", hello]),
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-                env={**rank_environment(), **variables},
-                stdin=subprocess.DEVNULL,
-            )
-    except (OSError, StorageError, subprocess.TimeoutExpired) as error:
-        return Finding("ranks", False, " ".join(str(error).split()), required=True)
-    said = set(done.stdout.split("\n"))
-    if {"0 2", "1 2"} <= said:
-        return Finding("ranks", True, "2 ranks see each other")
-    if "0 1" in said:
-        advice = "mpirun and mpi4py must use the same MPI: pip install --force-reinstall 'feedrate[mpi]'"
-        return Finding("ranks", False, "2 ranks do not see each other", advice, required=True)
-    words = [word for word in done.stderr.split() if set(word) != {"-"}]
-    return Finding("ranks", False, f"mpirun -n 2 failed: {' '.join(words)[:200]}", required=True)
+        yield Finding("MPI library", False, error.what, need)
 
 
 def _package(what: str, name: str, advice: str) -> Finding:
@@ -204,7 +166,7 @@ def _objects(place: ObjectURL) -> Iterator[Finding]:
 def _machine() -> Iterator[Finding]:
     memory = Path("/dev/shm")
     free = shutil.disk_usage(memory).free if memory.is_dir() else 0
-    advice = "MPI and DataLoader workers share memory there: mount it larger (docker: --shm-size=1g)"
+    advice = "DataLoader workers share memory there: mount it larger (docker: --shm-size=1g)"
     yield Finding("/dev/shm", free >= 2**28, f"{show_bytes(free)} free", advice)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Finding("open files", soft >= 1024, f"at most {soft}", f"ulimit -n {min(hard, 65536)}")

@@ -20,9 +20,10 @@ from emulator.dataset.names import TRAINING, Tree
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.errors import SpecError
 from emulator.registry import FORMATS
+from emulator.run.comm import Comm
 from emulator.run.generate import Filled, Filling, Interrupted
 from emulator.run.generate import generate as fill
-from emulator.run.world import world
+from emulator.run.world import on_ranks, world
 from emulator.storage import open_store
 from emulator.storage.base import Store, WriteOptions
 from emulator.text import masked
@@ -124,6 +125,7 @@ def generate(
         str, typer.Argument(metavar="DIR", help="Folder of the dataset to be, or s3://BUCKET/PREFIX.")
     ],
     wanted: Wanted,
+    ranks: options.Ranks = None,
     threads: Annotated[
         int | None,
         typer.Option("--threads", min=1, help="Writers of a process; default: a few more than cores."),
@@ -164,8 +166,15 @@ def generate(
         space_check=space_check,
         force=force,
     )
+
+    def work(comm: Comm) -> int:
+        """Make this rank's share of the files."""
+        if filled := fill(store, plan, comm, how):
+            _say_done(filled)
+        return 0
+
     try:
-        filled = fill(store, plan, world(), how)
+        status = work(world()) if ranks is None else on_ranks(work, ranks)
     except Interrupted as end:
         again = shlex.join(["feedrate", *(masked(word) for word in sys.argv[1:])])
         print(
@@ -174,8 +183,8 @@ def generate(
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
-    if filled:
-        _say_done(filled)
+    if status:
+        raise typer.Exit(status)
 
 
 def _say_plan(store: Store, plan: DatasetPlan) -> None:

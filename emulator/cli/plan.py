@@ -14,7 +14,6 @@ import typer
 from emulator import live
 from emulator.dataset.manifest import Manifest
 from emulator.errors import LaunchError
-from emulator.launch.mpirun import feedrate, find_launcher
 from emulator.loader import buffer_bytes
 from emulator.record.machine import describe_mount, free_memory_bytes, memory_bytes
 from emulator.registry import LOADERS
@@ -55,10 +54,9 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
     seconds = start_seconds(ranks) + sum(pace.between() + run.seconds for run in runs)
     seconds = min(seconds, schedule.seconds_left)
     words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
-    try:
-        command = shlex.join(find_launcher().command(ranks, feedrate(words)))
-    except LaunchError as error:
-        command = str(error)
+    if not any(word.startswith(("-n", "--ranks")) for word in words):
+        words[1:1] = ["-n", str(ranks)]
+    command = shlex.join(["feedrate", *words])
     if live.for_programs():
         live.answer(
             {

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,25 +18,22 @@ from emulator import live
 from emulator.analysis.knee import INCONCLUSIVE
 from emulator.analysis.search import MAX_RUNS, WIDTH, KneeSearch
 from emulator.cli import options
-from emulator.cli.entry import rank_server
 from emulator.cli.plan import require_memory, show_plan
 from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import Placement, Workload, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import FeedrateError, Inconclusive, MissingError, SpecError
-from emulator.launch.forkserver import Preload
-from emulator.launch.launched import started_by_mpi
-from emulator.launch.mpirun import launch
+from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.watch import briefly
 from emulator.record.out import check_out, read_result
 from emulator.record.steps import parts_of, spools_of
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
+from emulator.run.comm import Comm, agreed
 from emulator.run.job import TrainingJob, mismatch
 from emulator.run.preflight import Rules
 from emulator.run.selftest import self_test as measure_overhead
-from emulator.run.world import world
-from emulator.sweep import ranks as sweep_ranks
+from emulator.run.world import on_ranks
 from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.leader import Leader, require_samples
 from emulator.sweep.noise import noise_named
@@ -132,34 +130,59 @@ class Training:
     def start(
         self, job: TrainingJob, schedule: Callable[[int], Schedule], gate: options.Gate, usual: int
     ) -> None:
-        """Measure under the mpirun that started this process, or start one here.
+        """Measure with the ranks of the mpirun that started this process, or with ranks that are forked here.
 
         `schedule(ranks)` makes the schedule; `usual` ranks start without -n.
         """
-        manifest, ranks = read_manifest(job.dataset), self.ranks or usual
+        if started_by_mpi():
+            status = on_ranks(partial(self._work, job, schedule), self.ranks)
+        else:
+            ranks = self.ranks or usual
+            manifest = self._manifest(job)
+            _check(job, manifest, schedule(ranks), ranks)
+            if self.dry_run:
+                show_plan(job, manifest, schedule(ranks), ranks)
+                return
+            del manifest  # and its open table: closing it hangs on storage that hangs by the end of the run
+            status = on_ranks(partial(self._work, job, schedule), ranks, out=job.out)
+        if status not in (0, Inconclusive.exit_code):
+            _say_what_is_kept(job)
+        elif rank_hint() == 0:
+            result = read_result(job.out)
+            options.show_result(result, job.out, gate)
+        if status:
+            raise typer.Exit(status)
+
+    def _manifest(self, job: TrainingJob) -> Manifest:
+        """Read the dataset's manifest. Raises SpecError if the dataset is not the workload's."""
+        manifest = read_manifest(job.dataset)
         if (difference := mismatch(job.workload, manifest)) and not self.mismatched:
             raise SpecError(
                 f"the dataset {job.dataset} is not the workload's: {difference}",
                 "generate one with the workload's recipe, choose another workload, or add "
                 "--mismatched-dataset",
             )
-        if self.dry_run or not started_by_mpi():
-            _check(job, manifest, schedule(ranks), ranks)
-        if self.dry_run:
-            show_plan(job, manifest, schedule(ranks), ranks)
-            return
-        if not started_by_mpi():
-            del manifest  # and its open table: closing it hangs on storage that hangs by the end of the run
-            _launch(job, ranks, gate)
-        comm = world(expected=self.ranks)
+        return manifest
+
+    def _work(self, job: TrainingJob, schedule: Callable[[int], Schedule], comm: Comm) -> int:
+        """Measure on the ranks of `comm`; return the exit status."""
+        if started_by_mpi():  # else the command has done so before it forked the ranks
+            job = comm.bcast(job)  # the default of --out has the time of rank 0
+            manifest = agreed(comm, lambda: self._manifest(job) if comm.rank == 0 else None)
+            planned = agreed(comm, lambda: schedule(comm.size))
+            if self.dry_run:
+                if manifest:
+                    show_plan(job, manifest, planned, comm.size)
+                return 0
+        if comm.rank:
+            measure(job, comm, None)
+            return 0
         leader = Leader(job, schedule(comm.size))
         with live.telling(leader.now):
-            result = measure(comm.bcast(job), comm, leader)  # the other ranks are in sweep.ranks.follow
-        if result is not None:
-            leader.say_verdict()
-            options.show_result(result, job.out, gate)
-            if job.kind == "sweep" and result.knee is not None and result.knee.kind in INCONCLUSIVE:
-                raise typer.Exit(Inconclusive.exit_code)
+            result = measure(job, comm, leader)
+        leader.say_verdict()
+        unanswered = job.kind == "sweep" and result and result.knee and result.knee.kind in INCONCLUSIVE
+        return Inconclusive.exit_code if unanswered else 0
 
 
 def run(
@@ -257,16 +280,11 @@ def _check(job: TrainingJob, manifest: Manifest, planned: Schedule, ranks: int) 
         raise MissingError(
             f"--loader {job.loader} needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
         )
+    LOADERS.load(job.loader).get()  # what all ranks need is imported once, before they are forked
 
 
-def _launch(job: TrainingJob, ranks: int, gate: options.Gate) -> NoReturn:
-    """Start the same command under mpirun, and end as it does."""
-    words = sys.argv[1:] if job.resume else options.words_with(job.out)
-    status = launch(ranks, words, job.out, Preload(rank_server, [sweep_ranks], job.loader))
-    if status in (0, Inconclusive.exit_code):
-        result = read_result(job.out)
-        options.show_result(result, job.out, gate)
-        raise typer.Exit(status)
+def _say_what_is_kept(job: TrainingJob) -> None:
+    """Say how to go on after a failure, if there are measurements."""
     kept: list[bool] = []
 
     def look() -> None:
@@ -281,7 +299,6 @@ def _launch(job: TrainingJob, ranks: int, gate: options.Gate) -> NoReturn:
         if job.kind == "sweep":
             hint += "; " + shlex.join(["feedrate", "sweep", "--resume", str(job.out)]) + " goes on"
         print(f"feedrate: kept what was measured until then: {hint}", file=sys.stderr)
-    raise typer.Exit(status)
 
 
 def _self_test(workload: Workload, loader: str) -> None:

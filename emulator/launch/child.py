@@ -1,4 +1,4 @@
-"""Child programs that end with this process: fio, rados, mpirun, a checkpointing job."""
+"""Child programs that end with this process: fio, rados, a checkpointing job, feedrate itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -96,6 +97,26 @@ class ChildProcess(subprocess.Popen[str]):
             if pipe is not None:
                 with suppress(BrokenPipeError):
                     pipe.close()
+
+
+def feedrate(*words: str) -> int:
+    """Run the command `feedrate WORDS` in a process of its own; return its exit status.
+
+    For callers that may have threads, which a fork would lack.
+    """
+    with ChildProcess(
+        f"feedrate {words[0]}",
+        [sys.executable, "-m", "emulator", *words],
+        on_death=signal.SIGTERM,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=None,
+    ) as process:
+        try:
+            return process.wait()
+        except BaseException:  # Ctrl-C
+            process.terminate()
+            raise
 
 
 @contextmanager

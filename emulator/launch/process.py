@@ -5,22 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from emulator.record.machine import cgroup_files, read_text
-from emulator.units import show_seconds
 
 _prctl = ctypes.CDLL(None).prctl  # loaded here: a forked child should not load it
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-
-
-def let_go_of_output() -> None:
-    """Point stdin, stdout and stderr to /dev/null: readers see EOF even if this process cannot exit."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(nothing, descriptor)
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
@@ -54,33 +45,26 @@ def has_ended(pid: int) -> bool:
     return process_state(pid) in ("", "Z", "X")
 
 
-def started_with(words: str | os.PathLike[str]) -> Iterator[int]:
-    """Yield the processes with `words` in their command line."""
-    for process in Path("/proc").glob("[0-9]*"):
+def descendants(pid: int) -> list[int]:
+    """Return the processes that `pid` and its children have started and that run, `pid` first."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(place.name))
+    family = [pid]
+    for process in family:  # grows
+        family += children.get(process, [])
+    return family
+
+
+def kill_family(pid: int) -> list[int]:
+    """Kill process `pid` and its descendants, and return them. Never raises."""
+    family = descendants(pid)
+    for process in family:
         with suppress(OSError):
-            if os.fsencode(words) in (process / "cmdline").read_bytes():
-                yield int(process.name)
-
-
-def kill_family(pid: int) -> None:
-    """Kill process `pid` and its descendants. Never raises."""
-    import psutil  # imported here: 15 ms that other commands need not pay
-
-    with suppress(psutil.Error):
-        head = psutil.Process(pid)
-        for process in [*head.children(recursive=True), head]:
-            with suppress(psutil.Error):
-                process.kill()
-
-
-def no_heartbeat(rank: int, host: str, seconds: float, pid: int) -> str:
-    """Describe a rank of this host without a heartbeat for `seconds`, whose process is `pid`."""
-    state = process_state(pid)
-    known = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
-    return (
-        f"rank {rank} on {host} has not reported for {show_seconds(seconds)}: "
-        f"{known.get(state, 'it does not run')} (process {pid}, state {state or 'unknown'})"
-    )
+            os.kill(process, signal.SIGKILL)
+    return family
 
 
 def oom_kills() -> int:

@@ -1,6 +1,8 @@
-"""Run a command as two processes: a child that does the work, and a supervisor that can exit without it.
+"""Run a command, or a rank, with a second process that watches it and can end without it.
 
-A call into a dead mount may never return, and the kernel may be unable to end the process that made it.
+A call into a dead mount may never return, and the kernel may be unable to end the process that made it. So
+the watcher calls no storage: it reads the notes of the other processes (`emulator.notes`), reports the first
+failure, and ends the rest.
 """
 
 from __future__ import annotations
@@ -8,32 +10,36 @@ from __future__ import annotations
 import os
 import resource
 import select
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
+from emulator import notes
 from emulator.errors import StorageError
 from emulator.launch.process import (
     die_with_parent,
     kill_family,
-    let_go_of_output,
     process_state,
     set_name,
     short_of_memory,
     write_stderr,
 )
-from emulator.launch.watch import Watchdog
+from emulator.launch.scratch import remove_dead
+from emulator.launch.watch import Alarm, briefly
+from emulator.notes import Page
 from emulator.units import show_seconds
 
 _SI_KERNEL = 0x80
 """si_code of a signal from the terminal, which sends it to all processes of the foreground group."""
 _EXIT_SECONDS = 2.0
 """Seconds to wait for a child that was killed or whose storage hangs: it may be unable to end."""
-_GIVE_UP = b"!"
-_STATUS = b"="
-"""Prefix of a message whose next byte is the exit status of the finished command."""
+TREE_SECONDS = 3.0
+"""Seconds for ranks to flush their spools after SIGTERM."""
 
 
 FOR_PROGRAMS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
@@ -50,40 +56,28 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
     if runs_a_program:
         handled |= {signal.Signals[name] for name in FOR_PROGRAMS}
     handled -= {number for number in handled if signal.getsignal(number) == signal.SIG_IGN}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    handled.add(signal.SIGCHLD)
+    page = Page.new()
+    notes.share(page)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
-    beats, beat = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        os.close(beats)
-        die_with_parent(parent)
+        # By SIGTERM, so that a command with ranks ends them and removes their files.
+        die_with_parent(parent, signal.SIGTERM)
         set_name("feedrate")
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _to_supervisor.append(beat)
-        Watchdog(timeout, lambda error: _give_up(beat, error), lambda: _tell(beat, b"."))
+        notes.mine()
         return
-    os.close(beat)
-    heard = _Heard(time.monotonic())
-    status = _supervise(child, beats, handled, timeout, heard, ends=not runs_a_program)
-    _exit_as(status, over=heard.status is not None)
+    status = _Supervisor(child, handled, page, timeout, ends=not runs_a_program).run()
+    _exit_as(status, over=page.status is not None)
 
 
 def tell_status(status: int) -> None:
-    """Tell the supervisor, if there is one, that the command has finished.
+    """Tell the watcher, if there is one, that the command has finished.
 
     This process may still hang while it closes files of a storage that does not answer.
     """
-    for pipe in _to_supervisor:
-        _tell(pipe, _STATUS + bytes([status & 0xFF]))
-
-
-_to_supervisor: list[int] = []
-
-
-def _tell(pipe: int, word: bytes) -> None:
-    with suppress(OSError):
-        os.write(pipe, word)
+    if page := notes.page():
+        page.status = status
 
 
 @contextmanager
@@ -98,7 +92,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        if ours:
+        if ours and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # see run.forked
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -116,97 +110,111 @@ def _interrupted_once() -> Callable[[int, FrameType | None], None]:
     return handler
 
 
-def _give_up(pipe: int, error: StorageError) -> None:
-    """Report `error` and end. Tells the supervisor first: this process may be unable to end."""
-    write_stderr(f"feedrate: error: {error}")
-    let_go_of_output()
-    _tell(pipe, _GIVE_UP)
-    os._exit(error.exit_code)
+def report(line: str, status: int, *, aloud: bool = False) -> None:
+    """Record why everything ends, in memory and in OUT, and print it; the watcher then ends the rest.
 
-
-def _supervise(
-    child: int, beats: int, handled: set[signal.Signals], timeout: float, heard: _Heard, *, ends: bool
-) -> int:
-    """Wait for `child`; return its wait status, or -1 - exit status if it cannot be ended.
-
-    `ends`: a signal asks it to end.
+    Only the first of all processes prints, or one that is to be `aloud`. Any thread may call this.
     """
-    told_to_end, before = False, time.monotonic()
-    while True:
-        # Do not wait in sigtimedwait: Python's returns a signal that was not sent after a stop and continue.
-        select.select([beats] if heard.open else [], [], [], 0.25 if heard.open else 0.02)
-        received = signal.sigtimedwait(handled, 0)
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            heard.listen(beats, heard.last, prolong=False)
-            return status
-        now = time.monotonic()
-        if now - before > timeout / 2:
-            heard.last = now  # this process was stopped or got no CPU: so may have been the child
-        before = now
-        if received is not None and received.si_signo != signal.SIGCHLD:
-            if received.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
-                os.kill(child, received.si_signo)
-            if ends and not told_to_end:
-                # The deadline for the end counts from here; heartbeats no longer extend it.
-                told_to_end, heard.last = True, now
-        if heard.listen(beats, now, prolong=not told_to_end):
-            _leave(child)
-            return -1 - StorageError.exit_code
-        silent = now - heard.last
-        # A hung storage will not let the command end. A working one may be slow to close files.
-        patience = _EXIT_SECONDS if heard.status == StorageError.exit_code else timeout
-        if heard.status is not None and silent > patience:
-            _leave(child)
-            return -1 - heard.status
-        if silent > timeout + 3.0 and (told_to_end or heard.alive):
-            if process_state(child) in "Tt":  # stopped on purpose, by a debugger or job control
-                heard.last = now
-                continue
-            why = "has not ended after a signal" if told_to_end else "has not reported"
-            silence = show_seconds(timeout)
-            write_stderr(f"feedrate: error: the command {why} for {silence}: does the storage hang?")
-            _leave(child)
-            return -1 - StorageError.exit_code
+    page = notes.page()
+    if page is not None and not page.fail(line, status):
+        return
+    first: list[bool] = []
+    if page is not None and (out := page.out):
+        from emulator.record.out import claim_failure  # here: it is needed only now
+
+        briefly(lambda: first.append(claim_failure(Path(out), line)), 1.0)  # OUT may be what hangs
+    if aloud or all(first):
+        write_stderr(f"feedrate: error: {line}")
 
 
-class _Heard:
-    """The state that the child has reported through its pipe."""
+class _Supervisor:
+    """The parent of a command."""
 
-    def __init__(self, now: float) -> None:
-        self.last = now
-        """Time of the last sign of life, in seconds of time.monotonic."""
-        self.alive = False
-        """True after the first heartbeat."""
-        self.open = True
-        """False once the write end of the pipe is closed."""
-        self.status: int | None = None
-        """Exit status of the command; None while it works."""
+    def __init__(
+        self, child: int, handled: set[signal.Signals], page: Page, timeout: float, *, ends: bool
+    ) -> None:
+        """`ends`: a signal asks the child to end."""
+        self._child, self._handled, self._page = child, handled, page
+        self._timeout, self._ends = timeout, ends
+        self._alarm = Alarm(page, timeout)
+        self._deadline, self._late = float("inf"), ""
+        """When the child must have ended, and what to say if it has not."""
 
-    def listen(self, pipe: int, now: float, *, prolong: bool) -> bool:
-        """Read the pipe; return True if the child gives up. With `prolong` a heartbeat is a sign of life."""
-        word = b""
-        with suppress(BlockingIOError):
-            word = os.read(pipe, 4096)
-            self.open = bool(word)
-        before, _, status = word.partition(_STATUS)
-        self.alive = self.alive or bool(word)
-        if status:
-            self.status, self.last = status[0], now
-        elif word and prolong and self.status is None:
-            self.last = now
-        return _GIVE_UP in before
+    def run(self) -> int:
+        """Wait for the child; return its wait status, or -1 - exit status if it cannot be ended."""
+        ended, look = os.pidfd_open(self._child), 0.0
+        while True:
+            # Not in sigtimedwait: Python's returns a signal that was not sent after stop and continue.
+            select.select([ended], [], [], 0.25)
+            done, status = os.waitpid(self._child, os.WNOHANG)
+            if done:
+                return status
+            self._pass_on()
+            now = time.monotonic()
+            if now >= look:
+                look = now + self._alarm.pause
+                self._raise_alarm(now)
+            if self._page.status is not None:
+                hangs = self._page.status == StorageError.exit_code
+                self._end_by(now + (_EXIT_SECONDS if hangs else self._timeout))
+            if now > self._deadline:
+                return self._give_up()
+
+    def _pass_on(self) -> None:
+        received = signal.sigtimedwait(self._handled, 0)
+        if received is None:
+            return
+        if received.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
+            with suppress(ProcessLookupError):
+                os.kill(self._child, received.si_signo)
+        if self._ends:
+            late = f"the command has not ended after a signal for {show_seconds(self._timeout)}"
+            self._end_by(time.monotonic() + self._timeout + 3.0, f"{late}: does the storage hang?")
+
+    def _raise_alarm(self, now: float) -> None:
+        if self._page.failure() is None and (found := self._alarm.look()):
+            process, error = found
+            report(str(error), error.exit_code)
+            if process == self._child:  # it will not end by itself
+                self._deadline = now
+        if self._page.failure() is not None:
+            self._end_by(now + 3 * TREE_SECONDS)  # it ends its ranks
+
+    def _end_by(self, deadline: float, late: str = "") -> None:
+        if deadline < self._deadline:
+            self._deadline, self._late = deadline, late
+
+    def _give_up(self) -> int:
+        failure, status = self._page.failure(), self._page.status
+        if self._late and not failure:
+            write_stderr(f"feedrate: error: {self._late}")
+        _leave(self._child)
+        if failure is not None:
+            return -1 - failure[1]
+        return -1 - (StorageError.exit_code if status is None else status)
 
 
 def _leave(child: int) -> None:
-    """Kill the child and its descendants, and report a child that does not end."""
-    kill_family(child)
+    """Kill the child and its descendants, and report those that do not end."""
+    family = kill_family(child)
     deadline = time.monotonic() + _EXIT_SECONDS
     while time.monotonic() < deadline:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
+        with suppress(ChildProcessError):
+            os.waitpid(child, os.WNOHANG)
+        family = [process for process in family if process_state(process) not in ("", "Z", "X")]
+        if not family:
+            break
         time.sleep(0.02)
-    write_stderr(f"feedrate: process {child} is left behind: it cannot end until the storage answers")
+    report_left(family)
+    briefly(remove_dead, _EXIT_SECONDS)
+
+
+def report_left(processes: list[int]) -> None:
+    """Name processes that the kernel cannot end yet."""
+    if processes:
+        are = "are" if len(processes) > 1 else "is"
+        names = ", ".join(f"process {process}" for process in processes)
+        write_stderr(f"feedrate: {names} {are} left behind until the storage answers")
 
 
 def end_by(number: int) -> None:
@@ -224,6 +232,7 @@ def _exit_as(status: int, *, over: bool) -> None:
     if status < 0:
         os._exit(-1 - status)
     if os.WIFSIGNALED(status):
+        briefly(remove_dead, _EXIT_SECONDS)
         number = os.WTERMSIG(status)
         if over or number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             end_by(number)
@@ -231,3 +240,76 @@ def _exit_as(status: int, *, over: bool) -> None:
         write_stderr(f"feedrate: error: the command was killed by {name}{short_of_memory(number)}")
         os._exit(128 + number)
     os._exit(os.waitstatus_to_exitcode(status))
+
+
+def watched(rank: int, timeout: float) -> None:
+    """Fork a process that watches this one, rank `rank` of the user's own launcher, and return.
+
+    The launcher waits for the process that it started, so that one does the work. It ends with the launcher.
+    """
+    die_with_parent(os.getppid())
+    page = Page.new()
+    notes.share(page, rank)
+    notes.mine()
+    launchers = _launchers() if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0" else []
+    process = os.getpid()
+    if os.fork():
+        return
+    try:
+        os.setsid()  # launchers kill process groups
+        set_name("feedrate-watch")
+        _watch_rank(process, Alarm(page, timeout), page)
+        if page.status is None or page.failure() is not None:
+            _end_launcher(launchers)
+    finally:
+        os._exit(0)
+
+
+def _watch_rank(rank: int, alarm: Alarm, page: Page) -> None:
+    """Return when the rank has ended, or cannot be ended after a failure."""
+    ended, look, failed = os.pidfd_open(rank), 0.0, 0.0
+    while not select.select([ended], [], [], 0.25)[0]:
+        now = time.monotonic()
+        if page.failure() is None and now >= look:
+            look = now + alarm.pause
+            if found := alarm.look():
+                report(str(found[1]), found[1].exit_code)
+        if page.failure() is None:
+            continue
+        failed = failed or now
+        with suppress(ProcessLookupError):
+            if now - failed > TREE_SECONDS:
+                os.kill(rank, signal.SIGKILL)
+            else:
+                os.kill(rank, signal.SIGTERM)
+                os.kill(rank, signal.SIGCONT)
+        if now - failed > TREE_SECONDS + _EXIT_SECONDS:
+            return
+
+
+def _end_launcher(launchers: list[tuple[int, float]]) -> None:
+    """Have the user's launcher end all other ranks: mpirun if it does not end by itself, srun by scancel."""
+    for launcher, seconds in launchers:
+        if not select.select([launcher], [], [], seconds)[0]:
+            signal.pidfd_send_signal(launcher, signal.SIGKILL)
+    job, step = (os.environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+    scancel = shutil.which("scancel")
+    if job and step and scancel:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run([scancel, f"{job}.{step}"], capture_output=True, timeout=10.0, check=False)
+
+
+def _launchers() -> list[tuple[int, float]]:
+    """Return a pidfd of Open MPI's launcher above this process, and the seconds that it has to end.
+
+    It waits 15 minutes for a host that is lost, and forever for a rank that the kernel cannot end. Daemons
+    come last: mpirun ends with status 0 when it loses one of them.
+    """
+    patience = {"prterun": 2.0, "mpirun": 2.0, "orterun": 2.0, "prted": 5.0, "orted": 5.0}
+    process = os.getppid()
+    while process > 1:
+        name, _, fields = Path(f"/proc/{process}/stat").read_text().partition(" (")[2].rpartition(") ")
+        if name in patience:
+            return [(os.pidfd_open(process), patience[name])]
+        process = int(fields.split()[1])
+    return []

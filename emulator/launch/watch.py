@@ -1,47 +1,33 @@
-"""The watchdog: a thread in each process that detects a call into the storage which does not return.
+"""The alarm: it reads the notes of all threads of a host (`emulator.notes`), and finds what hangs.
 
-A thread hangs if it has used no CPU for `storage_timeout` seconds within one call into a file system
-(launch.blocked). A call that syncs may take ten times as long while its mount's counters show that the
-storage moves data: an fsync of gigabytes is slow but does not hang.
+Processes that call no storage run it: the parent of each command, and a child of each rank that mpirun or
+srun started (`launch.supervise`).
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
+from emulator import notes
 from emulator.errors import FeedrateError, RankError, SpecError, StorageError
-from emulator.files import SCRATCH_VARIABLE
-from emulator.launch.blocked import Call, blocked_call, bytes_moved, open_files
-from emulator.launch.launched import end_launcher, guard_launcher, rank_hint
-from emulator.launch.process import die_with_parent, let_go_of_output, write_stderr
+from emulator.notes import Page, Seen
 from emulator.units import parse_seconds, show_seconds
 
 OPTION = "--storage-timeout"
 DEFAULT_TIMEOUT = 30.0
-
-_MOST_PATIENCE = 10.0
-"""Limit of a call that syncs while the storage moves data, as a multiple of the timeout."""
-UNWATCHED = "briefly"
-"""Name of threads that the watchdog ignores, because nothing waits for them."""
-_LONG_CALLS = {
-    *("fsync", "fdatasync", "sync", "syncfs", "close", "munmap"),
-    *("unlink", "truncate", "ftruncate", "fallocate"),
-}
-"""Calls that may sync data, and so last longer."""
-_MOVING = 1e6
-"""Lowest rate in bytes/s that counts as moving data."""
 _STALL = re.compile(r"loader\.stall_timeout=(.+)")
+STARTS = "start"
+"""The call of a rank that waits for others to start: `start of 64 ranks`."""
+_READS = ("read", "open", "list", "stat")
+"""Calls that return soon on any storage. Others may write gigabytes before they return."""
 
 
 def storage_timeout(words: Sequence[str] = ()) -> float:
@@ -67,220 +53,158 @@ def storage_timeout(words: Sequence[str] = ()) -> float:
     return seconds
 
 
-class Watchdog:
-    """A thread that checks all others for hangs in the storage, and sends heartbeats."""
+class Process(NamedTuple):
+    """What the kernel says of a process or a thread."""
 
-    def __init__(
-        self,
-        timeout: float,
-        hung: Callable[[StorageError], object],
-        beat: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Call `hung(error)` at the first hang, and `beat()` several times in `timeout` seconds."""
-        self._timeout = timeout
-        self._hung = hung
-        self._beat = beat
-        self._seen: dict[int, tuple[int, float]] = {}
-        self._files = open_files()
-        """Paths of files that are or were open, by descriptor."""
+    state: str
+    """A letter of /proc/PID/stat; empty if there is no such process."""
+    used: str = ""
+    """CPU time so far, in nanoseconds."""
+
+    @classmethod
+    def of(cls, process: int, thread: int) -> Process:
+        """Look at a thread of a process; the first has the number of the process."""
+        place = Path(f"/proc/{process}/task/{thread}")
+        try:
+            state = (place / "stat").read_text().rpartition(")")[2].split()[0]
+            return cls(state, (place / "schedstat").read_text().partition(" ")[0])
+        except (OSError, IndexError):
+            return cls("")
+
+
+class Alarm:
+    """Finds a call into the storage that does not return, and a rank that is stopped or does not run."""
+
+    def __init__(self, page: Page, timeout: float) -> None:
+        self._page, self._timeout = page, timeout
+        self.pause = max(0.1, min(2.0, timeout / 6))
+        """Seconds between two looks."""
+        self._looked = self._since = time.monotonic()
+        self._calls: dict[tuple[int, float], tuple[str, float]] = {}
+        """CPU time of a thread at the first look at a late call, and that time, by thread and call."""
+        self._idle: dict[int, tuple[Process, float]] = {}
+        """State of a process that does not run, and since when."""
         self._moved: dict[str, tuple[int, float, float]] = {}
         """Bytes moved, time of that reading, and last time when data moved, by mount."""
-        threading.Thread(target=self._run, name="watch", daemon=True).start()
 
-    def _run(self) -> None:
-        pause = max(0.1, min(2.0, self._timeout / 6))
-        before = time.monotonic()
-        while True:
-            self._beat()
-            time.sleep(pause)
-            now = time.monotonic()
-            if now - before > pause + self._timeout / 2:
-                self._seen.clear()  # this process was stopped: CPU times say nothing
-            before = now
-            error = self._look(now)
+    def look(self) -> tuple[int, FeedrateError] | None:
+        """Return a process that hangs or is stopped, and the error; None if there is none."""
+        now = time.monotonic()
+        if now - self._looked > self.pause + self._timeout / 2:
+            self._since = now  # this process was stopped: so may have been the others
+        self._looked = now
+        ranks: dict[int, int] = {}
+        calling = set[int]()
+        calls, self._calls = self._calls, {}
+        for note in self._page.notes():
+            ranks[note.process] = note.rank
+            if note.since:
+                calling.add(note.process)
+            if note.since and now - max(note.since, self._since) > self._timeout / 2:
+                error = self._late(note, calls, now)
+                if error is not None:
+                    return note.process, error
+        for process, rank in ranks.items():
+            error = self._stopped(process, rank, now, "Tt" if process in calling else "TtD")
             if error is not None:
-                self._hung(error)
-                return
-
-    def _look(self, now: float) -> StorageError | None:
-        """Return the error of a thread that hangs in the storage, or None."""
-        seen, self._seen = self._seen, {}
-        self._files.update(open_files())
-        for thread in threading.enumerate():
-            # Until Python 3.12, threading keeps the parent's number of the main thread after a fork.
-            number = os.getpid() if thread is threading.main_thread() else thread.native_id
-            if number is None or thread.name == UNWATCHED or thread is threading.current_thread():
-                continue
-            try:
-                used = time.clock_gettime_ns((~number << 3) | 6)  # Linux: the CPU clock of that thread
-            except OSError:
-                continue  # it has ended
-            last, since = seen.get(number, (-1, now))
-            self._seen[number] = (used, since if used == last else now)
-            if used != last or now - since < self._timeout / 2:
-                continue
-            call = blocked_call(number, self._files)
-            # `_moves` needs two readings of the counters: begin at half the timeout.
-            if call is None or self._moves(call, now, since) or now - since < self._timeout:
-                continue
-            return StorageError(
-                f"{call} has not answered for {show_seconds(now - since)}",
-                f"the storage hangs; see the system log, or give it longer with {OPTION}",
-            )
+                return process, error
         return None
 
-    def _moves(self, call: Call, now: float, since: float) -> bool:
-        """Return True if the mount that `call` waits for has moved data within the timeout."""
-        if call.name not in _LONG_CALLS or now - since > _MOST_PATIENCE * self._timeout:
+    def _late(
+        self, note: Seen, calls: dict[tuple[int, float], tuple[str, float]], now: float
+    ) -> FeedrateError | None:
+        """Return the error of a call that takes long, if its thread does not run meanwhile."""
+        call, _, path = note.text.partition(" of ")
+        if call == STARTS:  # a rank that waits for others in MPI uses its core
+            return _not_started(note, now) if now - note.since > self._timeout else None
+        thread = Process.of(note.process, note.thread)
+        if thread.state in ("", "T", "t"):
+            return None
+        key = note.thread, note.since
+        used, since = calls.get(key, (thread.used, max(note.since, self._since)))
+        if thread.used != used:
+            used, since = thread.used, now
+        self._calls[key] = used, since
+        if now - since < self._timeout / 2 or self._moves(call, path, now, since):
+            return None  # half the timeout: the mount's counters need two readings
+        if now - since < self._timeout:
+            return None
+        where = f"rank {note.rank} on {socket.gethostname()}: " if note.rank >= 0 else ""
+        return StorageError(
+            f"{where}{note.text} has not answered for {show_seconds(now - since)}",
+            f"the storage hangs; see the system log, or give it longer with {OPTION}",
+        )
+
+    def _moves(self, call: str, path: str, now: float, since: float) -> bool:
+        """Return True if the mount that `call` waits for has moved data within the timeout.
+
+        A call that writes or syncs may then take ten times as long: an fsync of gigabytes is slow.
+        """
+        if call in _READS or now - since > 10 * self._timeout:
             return False
-        mount, size = bytes_moved(call.path)
+        mount, size = bytes_moved(path)
         before, then, alive = self._moved.get(mount, (size, now, 0.0))
-        if size - before >= _MOVING * (now - then) > 0:
+        if size - before >= 1e6 * (now - then) > 0:
             alive = now
-        self._moved[mount] = (size, now, alive)
+        self._moved[mount] = size, now, alive
         return now - alive < self._timeout
+
+    def _stopped(self, process: int, rank: int, now: float, states: str) -> FeedrateError | None:
+        """Return the error of a process that has been in one of these `states` for too long."""
+        found = Process.of(process, process)
+        if found.state in ("", "Z", "X"):
+            self._page.forget(process)
+            return None
+        if found.state not in states or (found.state == "t" and rank < 0):
+            self._idle.pop(process, None)  # it runs, or a debugger has stopped the command
+            return None
+        former, since = self._idle.setdefault(process, (found, now))
+        if former != found:
+            self._idle[process] = found, now
+            return None
+        silent = now - max(since, self._since)
+        if silent < self._timeout:
+            return None
+        who = f"rank {rank} on {socket.gethostname()}" if rank >= 0 else "the command"
+        why = "it hangs in the kernel" if found.state == "D" else "it is stopped"
+        problem = f"{who} has not reported for {show_seconds(silent)}: {why}"
+        kind = StorageError if found.state == "D" else RankError
+        return kind(f"{problem} (process {process}, state {found.state})")
+
+
+def _not_started(note: Seen, now: float) -> FeedrateError:
+    waited, ranks = show_seconds(now - note.since), note.text.partition(" of ")[2]
+    who = f"rank {note.rank} on {socket.gethostname()} (process {note.process})"
+    return RankError(
+        f"{who} has waited {waited} for {ranks} to start: a rank is stopped or hangs, or a host "
+        "or the network between hosts does not answer",
+        f"give it longer with {OPTION}",
+    )
+
+
+def bytes_moved(path: str) -> tuple[str, int]:
+    """Return the mount point of `path` and the bytes read and written there so far; 0 bytes if unknown.
+
+    The kernel counts them for local disks and NFS. This does not access the storage.
+    """
+    from emulator.record.device import counters_at  # here: most commands never need them
+    from emulator.record.machine import mount_of
+
+    mount = mount_of(Path(path or "/"))
+    with suppress(OSError, ValueError, IndexError):
+        if counters := counters_at(mount)():
+            return mount["mount"], counters.bytes + counters.written_bytes
+    return mount.get("mount", ""), 0
 
 
 def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
     """Run `action()` in a thread, wait `seconds` at most, and return True if it ended in time."""
-    thread = threading.Thread(target=action, name=UNWATCHED, daemon=True)
+
+    def act() -> None:
+        notes.unwatched()
+        action()
+
+    thread = threading.Thread(target=act, name="briefly", daemon=True)
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()
-
-
-LAST_WORDS_SECONDS = 1.5
-"""Seconds for the first rank that fails to report why, before a later one ends all ranks.
-
-If the first is on a host that has lost its network, a rank that notices its absence reports it in this time.
-"""
-REASON = "reason"
-"""Name of the file in the scratch folder with the exit status of the first rank to fail, and its reason."""
-
-
-def watch_rank(rank: int, timeout: float) -> None:
-    """Watch this process, which is a rank, and write heartbeats for feedrate's launcher, if there is one.
-
-    The rank ends with the process that started it.
-    """
-    die_with_parent(os.getppid())
-    guard_launcher()
-    host, scratch = socket.gethostname(), os.environ.get(SCRATCH_VARIABLE, "")
-    beat: Callable[[], object] = int
-    if scratch:
-        with suppress(OSError):
-            file = os.open(Path(scratch) / f"rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-            def beat() -> object:
-                # CLOCK_MONOTONIC is the same for all processes of a host, and nobody sets it.
-                return os.pwrite(file, f"{os.getpid()} {time.monotonic():020.3f} {host}\n".encode(), 0)
-
-            beat()
-
-    def beat_all() -> None:
-        beat()
-        for action in _at_each_beat:
-            action()
-
-    Watchdog(timeout, partial(end_rank, rank), beat_all)
-
-
-_at_each_beat: list[Callable[[], object]] = []
-
-
-def at_each_beat(action: Callable[[], object]) -> None:
-    """Have the watchdog of this rank call `action()` several times in each --storage-timeout."""
-    _at_each_beat.append(action)
-
-
-def watch_worker(hung: Callable[[StorageError], object]) -> None:
-    """Watch this process, a worker of a rank's loader, and end it with its rank; `hung` as in Watchdog."""
-    # The kernel's death signal does not help: a worker's parent is the fork server, which outlives its rank.
-    rank = multiprocessing.parent_process()
-
-    def end_with_rank() -> None:
-        if rank is not None:
-            rank.join()
-            os._exit(RankError.exit_code)
-
-    threading.Thread(target=end_with_rank, name=UNWATCHED, daemon=True).start()
-    Watchdog(storage_timeout(sys.argv[1:]), hung)
-
-
-def end_rank(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bool = False) -> None:
-    """Report `error`, end this process, which is rank `rank`, and end all others through MPI.
-
-    Any thread may call it. It prints nothing if another rank has ended the run before, unless `aloud`.
-    `witness`: the error is that of another rank, which cannot report it.
-    """
-    line = str(error) if witness else f"rank {rank} on {socket.gethostname()}: {error}"
-    first = [end_with(line, error.exit_code)]
-    for action in _before_end:
-        briefly(partial(lambda action: first.append(action(line)), action), 1.0)
-    if aloud or all(first):
-        write_stderr(f"feedrate: error: {line}")
-    else:
-        time.sleep(LAST_WORDS_SECONDS)
-    end_launcher()
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None:
-        briefly(partial(mpi.COMM_WORLD.Abort, error.exit_code))
-    let_go_of_output()
-    os._exit(error.exit_code)
-
-
-_before_end: list[Callable[[str], bool]] = []
-
-
-def before_end(action: Callable[[str], bool]) -> None:
-    """Have `action(reason)` called before this rank ends because of a hang, with a time limit of 1 s.
-
-    It returns False if another rank of any host has reported a reason before: then this rank prints nothing.
-    """
-    _before_end.append(action)
-
-
-def end_with(line: str, code: int) -> bool:
-    """Report to the launcher why the run ends; return False if another rank has done so.
-
-    `code` is the exit status.
-    """
-    scratch = os.environ.get(SCRATCH_VARIABLE, "")
-    try:
-        if scratch:
-            with (Path(scratch) / REASON).open("x", encoding="utf-8") as file:
-                file.write(f"{code} {line}")
-    except FileExistsError:
-        return False
-    except OSError:
-        pass  # without a launcher's file, this rank reports
-    return True
-
-
-_STATUS = "status-"
-
-
-def leave_status(status: int) -> None:
-    """Leave the exit status of this rank, which ends by itself, for the launcher: see `left_statuses`."""
-    scratch = os.environ.get(SCRATCH_VARIABLE, "")
-    if scratch:
-        with suppress(OSError):
-            (Path(scratch) / f"{_STATUS}{rank_hint()}").write_text(str(status))
-
-
-def left_statuses(folder: Path) -> list[int]:
-    """Return the exit statuses that ranks of this host have left in `folder`.
-
-    The launcher needs them if it has to kill an mpirun that does not end after its ranks, as on a host with
-    far too few cores.
-    """
-    return [int(file.read_text() or 1) for file in folder.glob(f"{_STATUS}*")]
-
-
-def told_why(folder: Path) -> tuple[int, str] | None:
-    """Return the exit status and the reason that a rank reported by `end_with`; None if none has."""
-    try:
-        code, _, line = (folder / REASON).read_text(encoding="utf-8").partition(" ")
-        return int(code), line
-    except (OSError, ValueError):
-        return None

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from emulator.dataset.formats.base import Array, PeekFile
 from emulator.errors import DAMAGE, DatasetError, damaged, storage_error
 from emulator.loader.reading import WholeReader
+from emulator.notes import phrase
 from emulator.order import Read
 from emulator.storage.base import Blob, Storage, wrong_size
 from emulator.storage.posix import aligned_buffer
@@ -48,7 +49,7 @@ def load_sample(whole: WholeReader, index: int) -> dict[str, Array]:
             if part == parts[-1] and total != whole.size(index):
                 raise wrong_size(file.name, total, whole.size(index))
             if file.untimed:
-                stack.enter_context(_timed(whole.storage, file.size))
+                stack.enter_context(_timed(whole.storage, file.name, file.size))
             arrays |= _load(whole, part, file)
     return arrays
 
@@ -93,9 +94,10 @@ def _load(whole: WholeReader, part: str, file: _File) -> dict[str, Array]:
 
 
 @contextmanager
-def _timed(storage: Storage, size: int) -> Iterator[None]:
+def _timed(storage: Storage, name: str, size: int) -> Iterator[None]:
     """Count the library's call as one request of `size` bytes, because its system calls are hidden."""
     tally = storage.stats.mine()
+    tally.note.write(phrase("load", name))
     tally.begin = begin = time.monotonic()
     worked = time.thread_time()
     try:

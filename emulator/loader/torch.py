@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from multiprocessing import connection, forkserver, process, resource_tracker
 from multiprocessing.context import ForkServerContext
 from typing import Any
@@ -35,8 +34,8 @@ from emulator.loader.worker import (
     StepDataset,
     Tensors,
     as_it_is,
+    begin_worker,
     set_num_threads,
-    watch_calls,
 )
 from emulator.order import Portion
 
@@ -72,10 +71,7 @@ class TorchLoader:
         self._batches = _Batches()
         self._workers: list[Any] = []
         self._reading: list[Any] = []  # workers of this epoch; those of one that was left early may end late
-        self._patience = _END_SECONDS
         self._iterator: Any = None
-        # A worker that hangs in the storage sends its error here before it ends.
-        self._hung, self._tell = multiprocessing.Pipe(duplex=False)
         by_workers: dict[str, Any] = {}
         if spec.prefetch:
             try:
@@ -88,7 +84,7 @@ class TorchLoader:
                 "persistent_workers": whole.access.refill != "epoch",  # else `read` starts workers
                 "prefetch_factor": math.ceil(spec.prefetch / spec.workers),
                 "timeout": min(_CHECK_SECONDS, spec.stall_timeout),
-                "worker_init_fn": partial(watch_calls, self._tell),
+                "worker_init_fn": begin_worker,
             }
         with _quiet():
             self._loader: DataLoader[Any] | None = DataLoader(
@@ -108,14 +104,15 @@ class TorchLoader:
             with _quiet():
                 self._iterator = iter(self._loader)
         except _WORKER_DIED:  # or the fork server
-            raise self._worker_died() from None
+            raise _worker_died() from None
         started = [child for child in multiprocessing.active_children() if child not in before]
         self._workers += started
         self._reading = started or self._reading  # persistent workers stay
         for _ in self._batches.portions:
             collated, taken = self._next(), time.monotonic()
             yield replace(self._batch(collated), taken=taken)
-        self._finish()
+        with suppress(*_WORKER_DIED):  # all batches have been delivered
+            next(self._iterator, None)  # ends workers that are not persistent
         self._workers = [worker for worker in self._workers if worker.is_alive()]
 
     def _batch(self, collated: Collated | FeedrateError) -> Batch:
@@ -137,39 +134,16 @@ class TorchLoader:
             try:
                 return next(self._iterator, None)
             except _WORKER_DIED as error:
-                # Do not wait for the end of a worker that hangs in the storage: it may be unable to end.
-                known = self._hung.poll() or connection.wait([one.sentinel for one in self._reading], 0)
+                known = connection.wait([worker.sentinel for worker in self._reading], 0)
                 if known or isinstance(error, _CUT_OFF) or str(error).startswith(_DEAD):
-                    raise self._worker_died() from None
+                    raise _worker_died() from None
                 if "timed out" in str(error):  # DataLoader's timeout: its workers are alive
                     if time.monotonic() >= deadline:
                         raise stalled(self._spec.stall_timeout) from None
                 elif connection.wait([worker.sentinel for worker in self._reading], _DEATH_SECONDS):
-                    raise self._worker_died() from None
+                    raise _worker_died() from None
                 else:
                     raise
-
-    def _finish(self) -> None:
-        """Exhaust the iterator, which ends workers that are not persistent. Raises StorageError."""
-
-        def exhaust() -> None:
-            with suppress(*_WORKER_DIED):  # all batches have been delivered
-                next(self._iterator, None)
-
-        # In a thread: DataLoader waits 5 s for each worker, and one that hangs in the storage does not end.
-        ending = threading.Thread(target=exhaust, daemon=True)
-        ending.start()
-        while ending.is_alive():
-            if self._hung.poll():
-                raise self._worker_died()
-            ending.join(0.1)
-
-    def _worker_died(self) -> FeedrateError:
-        if self._hung.poll():
-            error: FeedrateError = self._hung.recv()
-            self._patience = 0.0
-            return error
-        return _worker_died()
 
     def helper_cpu_seconds(self) -> float:
         """Return the user + system seconds of the worker processes until their last delivered batches."""
@@ -185,12 +159,10 @@ class TorchLoader:
         shutdown = getattr(self._iterator, "_shutdown_workers", None)
         if shutdown is not None:
             threading.Thread(target=shutdown, daemon=True).start()
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + _END_SECONDS
         for child in self._workers:
             child.join(max(0.0, deadline - time.monotonic()))
             child.kill()  # no other signal ends a worker that hangs in a read
-        self._hung.close()
-        self._tell.close()
         self._workers.clear()  # each holds two open files
         self._reading.clear()
         self._iterator = None

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from emulator.errors import DatasetError, FeedrateError, MissingError, RankError, StorageError, unexpected
-from emulator.launch.watch import watch_worker
+from emulator import notes
+from emulator.errors import DatasetError, FeedrateError, MissingError, RankError, unexpected
 from emulator.loader.arrays import crop_of, load_sample
 from emulator.loader.base import Batch, Made
 from emulator.loader.reading import OPEN_FILES, WholeReader
@@ -245,19 +246,24 @@ def as_it_is(collated: Any) -> Any:
     return collated
 
 
-def watch_calls(tell: Connection, worker: int) -> None:
-    """Watch this worker's calls into the storage as a rank's; send an error through `tell`."""
+def begin_worker(worker: int) -> None:
+    """Have the alarm look at this worker, and end it with its rank."""
+    notes.mine()
+    # The kernel's death signal does not help: a worker's parent is the fork server, which outlives its rank.
+    rank = multiprocessing.parent_process()
 
-    def end(error: StorageError) -> None:
-        tell.send(error)
-        os._exit(error.exit_code)
+    def end_with_rank() -> None:
+        if rank is not None:
+            rank.join()
+            os._exit(RankError.exit_code)
 
-    watch_worker(end)
+    threading.Thread(target=end_with_rank, name="ends with its rank", daemon=True).start()
     Finalize(None, _let_go, exitpriority=0)
 
 
 def _let_go() -> None:
-    """Close the dataset's files while the watchdog runs: the close may hang."""
+    """Close the dataset's files with a note: the close may hang."""
     info = torch.utils.data.get_worker_info()
     if info is not None and isinstance(info.dataset, StepDataset):
-        info.dataset.close()
+        with notes.doing("close", "the files of a DataLoader worker"):
+            info.dataset.close()

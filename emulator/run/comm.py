@@ -1,8 +1,6 @@
 """The communicator of ranks, and how all ranks end when one fails.
 
-MPI's own barriers and collectives spin, which takes the CPU from readers when there are more ranks than
-cores. So every collective here first waits in a barrier that polls and sleeps. Data of all ranks are sent as
-arrays; objects are only for data of one rank, or of the first rank of each host.
+Data of all ranks are sent as arrays; objects are only for data of one rank, or of each host's first rank.
 
 Before measuring, ranks agree on an error and report it once (`agreed`). Later, the first rank that fails
 reports why and ends all others (`guarded`); the measurement so far is kept.
@@ -18,19 +16,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emulator.analysis.parts import Floats, Whole, least
+from emulator import notes
+from emulator.analysis.parts import Whole, least
 from emulator.errors import FeedrateError, RankError, unexpected
 from emulator.launch.child import signals_to
-from emulator.launch.launched import end_launcher
-from emulator.launch.watch import LAST_WORDS_SECONDS, before_end, end_with
+from emulator.launch.supervise import report
 from emulator.record.out import claim_failure
 
 if TYPE_CHECKING:
@@ -43,12 +39,8 @@ IDLE_POLL = 0.025
 """Longest sleep between two polls of a rank that has nothing to do, seconds."""
 
 
-_HOST_BYTES = 64
-"""Longest name of a host on Linux."""
-
-
 class Comm(Whole):
-    """A group of ranks. This class is a group of one, without MPI; `MpiComm` has any number.
+    """A group of ranks. This class is a group of one; `run.forked` and `run.mpi` have others.
 
     Every method but `abort` is collective. As a Whole it reduces the rows of all ranks of a point.
     """
@@ -57,6 +49,10 @@ class Comm(Whole):
     size: int = 1
     differences: str = ""
     """How the software of the world's hosts differs, as text; empty if it does not."""
+    keeps_failure = True
+    """True if a rank writes OUT/failure.txt; False if the command that forked the ranks does."""
+    library: str = ""
+    """The MPI library that joins the ranks; empty without MPI."""
     links: HostLinks | None = None
     """This host's connections to others of the world, on its first rank."""
     unjoined: str = ""
@@ -94,81 +90,8 @@ class Comm(Whole):
         raise SystemExit(code)
 
 
-class MpiComm(Comm):
-    """An MPI communicator."""
-
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm
-        self.rank = comm.Get_rank()
-        self.size = comm.Get_size()
-        self._hosts: list[str] = []
-        self._node: MpiComm | None = None
-
-    def barrier(self, poll: float = IDLE_POLL) -> None:
-        request = self._comm.Ibarrier()
-        pause = 50e-6
-        while not request.Test():
-            time.sleep(pause)
-            pause = min(2 * pause, poll)
-
-    def bcast(self, value: Any) -> Any:
-        self.barrier()
-        return self._comm.bcast(value, root=0)
-
-    def gather(self, value: Any) -> list[Any]:
-        self.barrier()
-        return self._comm.gather(value, root=0) or []
-
-    def allgather(self, value: Any) -> list[Any]:
-        self.barrier()
-        values: list[Any] = self._comm.allgather(value)
-        return values
-
-    def sum(self, values: Floats) -> Floats:
-        return self._reduced(values, "SUM")
-
-    def max(self, values: Floats) -> Floats:
-        return self._reduced(values, "MAX")
-
-    def _reduced(self, values: Floats, operation: str) -> Floats:
-        from mpi4py import MPI
-
-        result = np.array(values, np.float64, order="C")
-        self.barrier(STEP_POLL)
-        self._comm.Allreduce(MPI.IN_PLACE, result, getattr(MPI, operation))
-        return result
-
-    def all(self, values: NDArray[Any]) -> NDArray[Any]:
-        own, sizes = np.ascontiguousarray(values), np.empty(self.size, np.int64)
-        self.barrier(STEP_POLL)
-        self._comm.Allgather(np.array([own.nbytes]), sizes)
-        gathered = np.empty(sizes.sum(), np.uint8)
-        self._comm.Allgatherv(own.reshape(-1).view(np.uint8), [gathered, sizes])
-        return gathered.view(own.dtype).reshape(-1, *own.shape[1:])
-
-    def split(self, color: int) -> MpiComm:
-        self.barrier()
-        return MpiComm(self._comm.Split(color, self.rank))
-
-    def hosts(self) -> list[str]:
-        if not self._hosts:
-            self.barrier()
-            name = np.array([os.fsencode(socket.gethostname())], f"S{_HOST_BYTES}")
-            self._hosts = list(map(os.fsdecode, self.all(name).tolist()))
-        return self._hosts
-
-    def node(self) -> MpiComm:
-        # By host name, not Split_type(SHARED): containers that share a kernel are separate hosts here, as in
-        # the host table.
-        if self._node is None:
-            self._node = self.split(self.hosts().index(socket.gethostname()))
-        return self._node
-
-    def abort(self, code: int) -> None:
-        end_launcher()
-        self._comm.Abort(code)
-
-
+LAST_WORDS_SECONDS = 1.5
+"""Seconds for the first rank that fails to report why, before a later one ends all ranks."""
 Value = TypeVar("Value")
 _CODES = 256
 
@@ -221,8 +144,9 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
     The line goes to stderr and OUT/failure.txt; `feedrate report` shows it as the reason of an incomplete
     result.
     """
-
-    before_end(partial(claim_failure, out))
+    page = notes.page()
+    if page is not None and comm.keeps_failure:
+        page.out = str(out)
     with _stopped_by_signals():
         try:
             yield
@@ -231,9 +155,13 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
         except FeedrateError as error:
             _fail(comm, out, str(error), error.exit_code)
         except Stopped as stopped:
-            # Another rank may be the cause; feedrate's launcher, if there is one, then names it.
-            claim_failure(out, f"{stopped}, by a user or because another rank was killed")
-            _end(comm, RankError.exit_code)
+            # The watcher may have recorded the cause. Else a user or another rank may be it.
+            failure = page.failure() if page else None
+            line = f"{stopped}, by a user or because another rank was killed"
+            line, code = failure or (line, RankError.exit_code)
+            if comm.keeps_failure:
+                claim_failure(out, line)
+            _end(comm, code)
         except Exception as error:  # noqa: BLE001  a bug: no rank may hang
             _fail(comm, out, unexpected(error), RankError.exit_code)
 
@@ -270,11 +198,9 @@ def _fail(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # from mpirun: this rank is ending already
     where = f"rank {comm.rank}: " if comm.size > 1 else ""
-    # All ranks claim in this order: otherwise two that fail at once could each get one, and none would print.
-    if end_with(where + line, code) and claim_failure(out, where + line):
-        print(f"feedrate: error: {where}{line}", file=sys.stderr, flush=True)
-    else:
-        time.sleep(LAST_WORDS_SECONDS)
+    report(where + line, code)
+    if comm.size > 1:
+        time.sleep(LAST_WORDS_SECONDS)  # let the first one speak before this one ends all ranks
     _end(comm, code)
 
 

@@ -3,19 +3,20 @@
 With a polled barrier of MPI, AU with steps of 3.5 ms fell from 95 % on one host to 37 % on eight. The parent
 of host i is host (i - 1) // FAN, so the first n hosts also form a tree, which points on fewer hosts use.
 
-A second connection between the same two hosts carries a heartbeat each second: a host whose first rank is
-stopped keeps its connections, and only missing heartbeats show it. A host that leaves sends a goodbye; one
-whose connection ends without a goodbye is lost.
+The same connection carries a note each second: a host whose first rank is stopped keeps its connections, and
+only missing notes show it. A host that leaves says goodbye; one whose connection ends without that is lost.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import select
 import socket
 import struct
 import sys
+import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ from typing import NamedTuple
 
 from emulator.errors import FeedrateError, RankError
 from emulator.files import Closing
-from emulator.launch.watch import end_rank, storage_timeout
+from emulator.launch.supervise import report
+from emulator.launch.watch import storage_timeout
 from emulator.run.comm import Comm
 from emulator.run.handshake import (
     Address,
@@ -50,16 +52,14 @@ _SILENCE_SECONDS = 4
 """Seconds after which an unreachable host is lost."""
 _GRACE_SECONDS = 1.5
 """Seconds for MPI to end this rank after a peer has ended, before it ends itself."""
-_BEAT_SECONDS = 1.0
-_BEAT, _GOODBYE = b".", b"!"
-"""Messages of the second connection."""
+_NOTE_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
 """Seconds after --storage-timeout before a silent host ends the run: its own ranks can report more."""
 
-_UP = struct.Struct("=d")
-"""Message to the parent: latest end of a step in this subtree, in seconds of the parent's clock."""
-_DOWN = struct.Struct("=dd")
-"""Message to a child: latest end of a step on all hosts, and time of sending, in the sender's clock."""
+_MESSAGE = struct.Struct("=cdd")
+"""Its kind, and for a step two times in seconds. To the parent: latest end of the step in this subtree, in
+the parent's clock. To a child: latest end on all hosts, and time of sending, in the sender's clock."""
+_STEP, _NOTE, _GOODBYE = b"s", b"n", b"g"
 
 
 class RemoteClock:
@@ -101,39 +101,57 @@ class _First(NamedTuple):
 class _Peer:
     """A connected host of the tree."""
 
-    def __init__(self, number: int, first: _First, link: socket.socket, life: socket.socket) -> None:
-        """Take two connections to the host: `link` carries ends of steps, `life` carries heartbeats."""
+    def __init__(self, number: int, first: _First, link: socket.socket) -> None:
         self.number = number
         self.first = first
         self.link = link
-        self.life = life
-        for one in (link, life):
-            _prepare(one)
+        self._lock = threading.Lock()  # the barrier and the guard send
+        self._received = 0
+        self._left = False
+        _prepare(link)
 
     def close(self) -> None:
-        with suppress(OSError):
-            self.life.send(_GOODBYE, socket.MSG_DONTWAIT)
+        self.note(_GOODBYE)
         self.link.close()
-        self.life.close()
 
-    def hear(self) -> bytes:
-        """Return the heartbeats and goodbye that have arrived; empty if none has, or the host is lost."""
+    def note(self, kind: bytes = _NOTE) -> None:
+        """Send a note, unless the host has received none for hours. Its loss is noticed elsewhere."""
+        message = _MESSAGE.pack(kind, 0.0, 0.0)
+        with suppress(OSError), self._lock:
+            sent = self.link.send(message, socket.MSG_DONTWAIT)
+            self.link.sendall(message[sent:])
+
+    def send(self, first: float, second: float = 0.0) -> None:
+        """Send the times of a step. Raises LostHost."""
+        try:
+            with self._lock:
+                self.link.sendall(_MESSAGE.pack(_STEP, first, second))
+        except OSError as error:
+            raise LostHost(self, error) from None
+
+    def receive(self) -> tuple[float, float]:
+        """Wait for the times of a step. Raises LostHost."""
+        while True:
+            try:
+                kind, first, second = _MESSAGE.unpack(receive(self.link, _MESSAGE.size))
+            except OSError as error:
+                raise LostHost(self, error) from None
+            self._received += _MESSAGE.size
+            if kind == _STEP:
+                return first, second
+            self._left = self._left or kind == _GOODBYE
+
+    def heard(self) -> int:
+        """Return the bytes that have arrived so far, read or not."""
+        unread = fcntl.ioctl(self.link, termios.FIONREAD, bytes(4))
+        return self._received + int.from_bytes(unread, sys.byteorder)
+
+    def has_left(self) -> bool:
+        """Return True if the host has said goodbye."""
         with suppress(OSError):
-            return self.life.recv(4096, socket.MSG_DONTWAIT)
-        return b""
-
-    def send(self, message: bytes) -> None:
-        try:
-            self.link.sendall(message)
-        except OSError as error:
-            raise LostHost(self, error) from None
-
-    def receive(self, size: int) -> bytes:
-        """Wait for `size` bytes. Raises LostHost."""
-        try:
-            return receive(self.link, size)
-        except OSError as error:
-            raise LostHost(self, error) from None
+            unread = self.link.recv(2**20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self._left = self._left or unread[-_MESSAGE.size :][:1] == _GOODBYE
+        return self._left
 
 
 def _prepare(link: socket.socket) -> None:
@@ -191,14 +209,14 @@ class HostLinks(Closing):
     def _meet(self, last: float, hosts: int) -> float:
         below = [peer for peer in self._below if peer.number < hosts]
         for peer in below:  # their order does not matter: all must arrive
-            last = max(last, *_UP.unpack(peer.receive(_UP.size)))
+            last = max(last, peer.receive()[0])
         if self._above is not None and self._clock is not None:
-            self._above.send(_UP.pack(last + self._clock.ahead))
-            answer, sent = _DOWN.unpack(self._above.receive(_DOWN.size))
+            self._above.send(last + self._clock.ahead)
+            answer, sent = self._above.receive()
             self._clock.hear(sent, time.monotonic())
             last = max(last, answer - self._clock.ahead)
         for peer in below:
-            peer.send(_DOWN.pack(last, time.monotonic()))
+            peer.send(last, time.monotonic())
         return last
 
     def guard(self, rank: int, timeout: float) -> None:
@@ -221,81 +239,66 @@ class _Guard:
     def __init__(self, rank: int, number: int, peers: Sequence[_Peer], timeout: float) -> None:
         self._rank, self._number = rank, number
         self._timeout = timeout + _PATIENCE_SECONDS
-        self._peers = {one.fileno(): peer for peer in peers for one in (peer.link, peer.life)}
-        self._heard = dict.fromkeys(peers, time.monotonic())
+        self._peers = {peer.link.fileno(): peer for peer in peers}
+        self._heard = dict.fromkeys(peers, (0, time.monotonic()))
+        """Bytes that have arrived from a peer, and when the last of them did."""
         self._poll = select.poll()
-        for peer in peers:
-            self._poll.register(peer.link, select.POLLRDHUP)  # its messages are the barrier's
-            self._poll.register(peer.life, select.POLLRDHUP | select.POLLIN)
+        for descriptor in self._peers:
+            self._poll.register(descriptor, select.POLLRDHUP)  # its messages are the barrier's
         self._stop, self._stopped = socket.socketpair()
         self._poll.register(self._stopped, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="guard of hosts", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        looked = beaten = time.monotonic()
+        looked = noted = time.monotonic()
         while True:
-            ready = dict(self._poll.poll(1e3 * _BEAT_SECONDS))
+            ready = dict(self._poll.poll(1e3 * _NOTE_SECONDS))
             now = time.monotonic()
-            if now - looked > _BEAT_SECONDS + self._timeout / 2:
+            if now - looked > _NOTE_SECONDS + self._timeout / 2:
                 # This process was stopped: so may have been the others.
-                self._heard = dict.fromkeys(self._heard, now)
+                self._heard = {peer: (heard, now) for peer, (heard, _) in self._heard.items()}
             looked = now
             if self._stopped.fileno() in ready:
                 return
-            if not all(self._attend(self._peers[one], event, now) for one, event in ready.items()):
+            if not all(self._lost(self._peers[descriptor]) for descriptor in ready):
                 return
-            if now - beaten >= _BEAT_SECONDS / 2:
-                beaten = now
-                self._beat()
-            for peer, then in self._heard.items():
-                if now - then > self._timeout:
-                    self._silent(peer, now - then)
-                    return
+            if now - noted >= _NOTE_SECONDS / 2:
+                noted = now
+                for peer in self._heard:
+                    peer.note()
+            if not all(self._speaks(peer, now) for peer in list(self._heard)):
+                return
 
-    def _attend(self, peer: _Peer, event: int, now: float) -> bool:
-        """Handle an event of a connection to `peer`; return False if this rank ends because of it."""
-        if peer not in self._heard:
-            return True
-        heard = peer.hear()
-        if heard:
-            self._heard[peer] = now
-        left = _GOODBYE in heard
-        if not left and event & ~select.POLLIN:
-            if self._lost(peer):
-                return False
-            left = True
-        if left:
-            del self._heard[peer]
-            for one in (peer.link, peer.life):
-                self._poll.unregister(one)
+    def _speaks(self, peer: _Peer, now: float) -> bool:
+        """Return False if this rank ends because `peer` is silent."""
+        (before, then), heard = self._heard[peer], peer.heard()
+        if heard != before:
+            self._heard[peer] = heard, now
+        elif now - then > self._timeout:
+            first = peer.first
+            problem = f"rank {first.rank} on {first.host} has not reported for {show_seconds(now - then)}"
+            why = f"it or its host is stopped or hangs (process {first.process}); what was measured is kept"
+            report(f"{problem}: {why}", RankError.exit_code)
+            return False
         return True
 
-    def _beat(self) -> None:
-        for peer in self._heard:
-            with suppress(OSError):  # poll reports its end
-                peer.life.send(_BEAT, socket.MSG_DONTWAIT)
-
-    def _silent(self, peer: _Peer, seconds: float) -> None:
-        first = peer.first
-        problem = f"rank {first.rank} on {first.host} has not reported for {show_seconds(seconds)}"
-        why = f"it or its host is stopped or hangs (process {first.process}); what was measured is kept"
-        end_rank(self._rank, RankError(problem, why), witness=True)
-
     def _lost(self, peer: _Peer) -> bool:
-        """End this rank because `peer` is lost; return False if `peer` or this host has left the tree."""
+        """Forget a peer that has left; return False if this rank ends because the connection is lost."""
         code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        code = code or peer.life.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         error = LostHost(peer, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
-        if not error.silent and (readable([self._stopped], _GRACE_SECONDS) or _GOODBYE in peer.hear()):
+        if error.silent or not (peer.has_left() or readable([self._stopped], _GRACE_SECONDS)):
+            self.end(error)
             return False
-        self.end(error)
+        del self._heard[peer]
+        self._poll.unregister(peer.link)
         return True
 
     def end(self, error: LostHost) -> None:
         """End all ranks."""
         # A host without a network may be the first to report a reason, but nobody sees what it prints.
-        end_rank(self._rank, error, aloud=error.silent and error.number > self._number)
+        line = f"rank {self._rank} on {socket.gethostname()}: {error}"
+        report(line, error.exit_code, aloud=error.silent and error.number > self._number)
 
     def stop(self) -> None:
         """Stop watching; a second call does nothing."""
@@ -352,15 +355,12 @@ def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | N
         deadline = time.monotonic() + _JOIN_SECONDS * levels(len(names))
         if number:
             parent = (number - 1) // FAN
-            links = [
-                call(firsts[parent].ports, ours, Proof.of(token, one), deadline) for one in _pair(number)
-            ]
-            above = _Peer(parent, firsts[parent], *links)
+            link = call(firsts[parent].ports, ours, Proof.of(token, number), deadline)
+            above = _Peer(parent, firsts[parent], link)
             peers.append(above)
             clock = RemoteClock([_trip(above) for _ in range(_ROUND_TRIPS)])
-        proofs = {one: Proof.of(token, one) for child in below for one in _pair(child)}
-        sockets = answer(listeners, proofs, deadline)
-        children = [_Peer(child, firsts[child], *(sockets[one] for one in _pair(child))) for child in below]
+        sockets = answer(listeners, {child: Proof.of(token, child) for child in below}, deadline)
+        children = [_Peer(child, firsts[child], sockets[child]) for child in below]
         peers += children
         _show_clock(children)
     except (OSError, FeedrateError) as error:
@@ -371,11 +371,6 @@ def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | N
         for listener in listeners:
             listener.close()
     return HostLinks(number, above, clock, children), ""
-
-
-def _pair(child: int) -> tuple[int, int]:
-    """Return the numbers of the connections of `child` to its parent: for steps, and for heartbeats."""
-    return 2 * child, 2 * child + 1
 
 
 def levels(hosts: int) -> int:
@@ -390,12 +385,12 @@ def _show_clock(children: Sequence[_Peer]) -> None:
     """Answer the round trips of the children."""
     for child in children:
         for _ in range(_ROUND_TRIPS):
-            child.receive(1)
-            child.send(_UP.pack(time.monotonic()))
+            child.receive()
+            child.send(time.monotonic())
 
 
 def _trip(above: _Peer) -> tuple[float, float, float]:
     before = time.monotonic()
-    above.send(b"?")
-    (other,) = _UP.unpack(above.receive(_UP.size))
+    above.send(before)
+    other, _ = above.receive()
     return before, other, time.monotonic()

@@ -109,6 +109,10 @@ class Storage(ABC):
         DatasetError if the size differs.
         """
 
+    def path(self, name: str) -> str:
+        """Return where the sample `name` is, for messages."""
+        return name
+
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
         """Return the sample `name` for a library, as a path or opened, and its size; None if it has no path.
 

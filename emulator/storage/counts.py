@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator import notes
 from emulator.storage.base import Blob, Storage, WrappedBlob
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ class Tally:
 
     __slots__ = (
         "_filed",
-        "begin",
         "bytes",
         "inside",
+        "note",
         "on_core",
         "opening",
         "requests",
@@ -109,16 +110,25 @@ class Tally:
         """Seconds spent in finished read requests, summed where several were under way."""
         self.inside = 0.0
         """Seconds in which at least one request or opening was under way, until the last one ended."""
-        self.text = memoryview(bytearray(960))
-        """The call and the path under way in a scan, such as `read of /mnt/a/f17`, ended by a zero byte."""
         self.opening = 0.0
         """Seconds spent opening files, which may wait for the storage as reads do."""
         self.on_core = 0.0
         """CPU seconds within requests, where known: they are no wait for the storage."""
-        self.begin = 0.0
-        """Start of the request, opening or scan under way, in seconds of time.monotonic; 0.0 if none is."""
+        self.note = notes.mine()
+        """What the request, opening or scan under way reads, for the process's watcher."""
+        self.text = self.note.memory
+        """Where a scan writes the call and the path under way: `read of /mnt/a/f17`, ended by a zero byte."""
         self._filed = (np.zeros(len(EDGES), np.int64), 0.0, array("d"))
         """The histogram, its longest request, and the seconds of requests not yet added to it."""
+
+    @property
+    def begin(self) -> float:
+        """Start of the request, opening or scan under way, in seconds of time.monotonic; 0.0 if none is."""
+        return self.note.since
+
+    @begin.setter
+    def begin(self, moment: float) -> None:
+        self.note.since = moment
 
     def within(self, now: float) -> float:
         """Return seconds spent in reads and opens until `now` (time.monotonic), less CPU seconds."""
@@ -126,8 +136,9 @@ class Tally:
         return self.inside - self.on_core + (now - begin if 0 < begin < now else 0.0)
 
     @contextmanager
-    def opens(self) -> Iterator[None]:
-        """Time the body as the opening of a file."""
+    def opens(self, path: str) -> Iterator[None]:
+        """Time the body as the opening of the file `path`."""
+        self.note.write(notes.phrase("open", path))
         self.begin = begin = time.monotonic()
         try:
             yield
@@ -250,12 +261,15 @@ class TimedStorage(Storage):
         self.turns = inner.turns
         self.evicts_on_close = inner.evicts_on_close
 
+    def path(self, name: str) -> str:
+        return self.inner.path(name)
+
     def open(self, name: str, size: int | None = None) -> TimedBlob:
-        with self.stats.mine().opens():
+        with self.stats.mine().opens(self.inner.path(name)):
             return TimedBlob(self.inner.open(name, size), self.stats)
 
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
-        with self.stats.mine().opens():
+        with self.stats.mine().opens(self.inner.path(name)):
             return self.inner.library_file(name, by_path)
 
     def engine(self, depth: int, batch: int, sample_bytes: int) -> Engine | None:
@@ -273,14 +287,16 @@ class TimedStorage(Storage):
 class TimedBlob(WrappedBlob):
     """One open sample, timed."""
 
-    __slots__ = ("_stats",)
+    __slots__ = ("_doing", "_stats")
 
     def __init__(self, inner: Blob, stats: ReadStats) -> None:
         super().__init__(inner)
         self._stats = stats
+        self._doing = notes.phrase("read", inner.name)
 
     def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
         tally = self._stats.mine()
+        tally.note.write(self._doing)
         tally.begin = begin = time.monotonic()
         try:
             done = self._inner.read_into(offset, buffer, length)
@@ -288,3 +304,7 @@ class TimedBlob(WrappedBlob):
         finally:
             tally.begin = 0.0
         return done
+
+    def close(self) -> None:
+        with notes.doing("close", self.name):
+            super().close()

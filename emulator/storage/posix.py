@@ -24,6 +24,7 @@ import numpy as np
 from emulator.config.storage import Cache
 from emulator.errors import storage_error, storage_errors
 from emulator.files import Closing
+from emulator.notes import phrase
 from emulator.storage.base import (
     HEAD,
     SKIM,
@@ -234,7 +235,7 @@ class Scanner(Closing):
         storage, tally = self._storage, self._storage.stats.mine()
         alignment, kept, known = storage.alignment, self._kept, self._places
         clock, access = time.monotonic, self._access
-        may_wait = self.waits
+        may_wait, noted = self.waits, ""
         flags = 0 if may_wait else self._nowait
         times = array("d")
         useful = delivered = 0
@@ -247,6 +248,9 @@ class Scanner(Closing):
                 if cancelled():
                     raise closed()
                 start, again = useful, None
+                if name != noted:
+                    noted = name
+                    tally.note.write(phrase("read", storage.path(name)))
                 if (fd := kept.get(name)) is not None:
                     kept.move_to_end(name)
                 if fd is None or access.opens:

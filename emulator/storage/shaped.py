@@ -161,6 +161,9 @@ class ShapedStorage(Storage):
         self.limiter = limiter
         self.stats = inner.stats
 
+    def path(self, name: str) -> str:
+        return self.inner.path(name)
+
     def open(self, name: str, size: int | None = None) -> ShapedBlob:
         return ShapedBlob(self.inner.open(name, size), self.limiter)
 

@@ -20,7 +20,6 @@ from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import SpecError
-from emulator.launch.launched import mpi_library, started_by_mpi
 from emulator.live import Now
 from emulator.order import plan_for
 from emulator.record.device import io_scheduler
@@ -62,11 +61,13 @@ class Leader:
         memory: Mapping[str, int],
         unjoined: str = "",
         differences: str = "",
+        library: str = "",
     ) -> ResultFolder:
         """Make OUT, or open it to resume. `hosts` has every rank's host, `memory` the bytes of each host.
 
         `unjoined` is why the hosts could not be joined by sockets; empty if they were, or if there is only
-        one. `differences` is how their software differs. Raises SpecError, StorageError.
+        one. `differences` is how their software differs, `library` the MPI between them. Raises
+        SpecError, StorageError.
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest, self._pace = manifest, Pace(job, manifest)
@@ -75,7 +76,7 @@ class Leader:
         mount = store.describe() or describe_mount(Path(str(store)))
         environment = {
             **describe_run(hosts, memory, job.out),
-            "mpi": str(mpi_library()) if started_by_mpi() else None,
+            "mpi": library or None,
             "dataset_mount": mount,
             "io_scheduler": io_scheduler(job.dataset) if isinstance(job.dataset, Path) else None,
             "emulator": asdict(self_test(job.loader, job.workload)),

@@ -1,8 +1,6 @@
-"""Measure many points in one MPI world: ranks start once, and each process count runs on some of them.
+"""Measure many points with one group of ranks: they start once, and each count runs on some of them.
 
-Reading the command line and the workload costs a rank as much CPU as the rest of its start, which slows 64
-ranks on two cores. So only rank 0 reads them and broadcasts the job; the others `follow`. Only rank 0 has a
-`Leader`, and imports modules to choose counts and to summarise points.
+Only rank 0 has a `Leader`, which chooses counts and summarises points.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from emulator.run.shared import hosts_of, open_together
 from emulator.sweep.noise import noise_beside
 
 if TYPE_CHECKING:
-    from emulator.sweep.leader import Leader  # importing it costs each rank 50 ms of CPU
+    from emulator.sweep.leader import Leader  # it imports this module
 
 
 def follow(world: Comm) -> int:
-    """Run the jobs that rank 0 broadcasts, on another rank; return rank 0's exit status."""
+    """Run the jobs that rank 0 broadcasts, on another rank; return the exit status that it broadcasts."""
     while not isinstance(job := world.bcast(None), int):
         with suppress(Quiet):  # all ranks failed together, and one has reported why
             measure(job, world, None)
@@ -51,7 +49,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         checks = node.rank == 0  # one rank per host checks OUT and makes the spool
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
-        opening = (dataset, hosts, memory, world.unjoined, world.differences)
+        opening = (dataset, hosts, memory, world.unjoined, world.differences, world.library)
         with entered(world, partial(leader.open, *opening) if leader else None) as folder:
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
             seen = world.all(np.array([not checks or (job.out / RESULT).is_file()]))

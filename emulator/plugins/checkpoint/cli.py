@@ -109,7 +109,7 @@ def checkpoint(
         hosts = [socket.gethostname()] * count
         job.rules.require(planned(job, hosts, {hosts[0]: memory_bytes()}))
         _show_plan(job, count)
-    elif (result := run_checkpoint(job, options.words_with(job.out), ranks, force=force)) is not None:
+    elif (result := run_checkpoint(job, ranks, force=force)) is not None:
         options.show_result(result, job.out)
 
 

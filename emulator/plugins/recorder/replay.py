@@ -17,15 +17,13 @@ import numpy as np
 
 from emulator import live
 from emulator.analysis.throughput import durations
-from emulator.cli.entry import rank_server
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, write_manifest
 from emulator.dataset.names import Listed
 from emulator.dataset.table import ROW
 from emulator.errors import RankError, SpecError
 from emulator.files import write_whole
-from emulator.launch.forkserver import Preload
-from emulator.launch.mpirun import launch
+from emulator.launch.child import feedrate
 from emulator.launch.scratch import scratch
 from emulator.plugins.recorder.job import WORKLOAD, toml
 from emulator.plugins.recorder.pattern import side_files
@@ -35,7 +33,6 @@ from emulator.record.out import read_failure, read_result
 from emulator.record.result import Point
 from emulator.record.steps import Steps, read_steps
 from emulator.storage.folder import FolderStore
-from emulator.sweep import ranks as sweep_ranks
 
 _FEW_STEPS = 10
 
@@ -77,7 +74,7 @@ def replay(workload: Workload, ranks: int, paths: Sequence[bytes], steps: int, s
         ]  # fmt: skip
         device = counters_of(Path(os.fsdecode(paths[0])).parent)
         before = device()
-        if launch(ranks, words, out, Preload(rank_server, [sweep_ranks], "torch")):
+        if feedrate(*words):
             raise RankError("the replay failed", read_failure(out))
         after = device()
         (point,) = read_result(out).points

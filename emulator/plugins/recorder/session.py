@@ -18,12 +18,13 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from emulator import notes
 from emulator.errors import LaunchError, SpecError, StorageError
 from emulator.launch.child import signals_to
 from emulator.launch.process import die_with_parent, kill_family
 from emulator.launch.scratch import scratch
 from emulator.launch.supervise import FOR_PROGRAMS, end_by, tell_status
-from emulator.launch.watch import UNWATCHED, storage_timeout
+from emulator.launch.watch import storage_timeout
 from emulator.plugins.recorder import strace
 from emulator.plugins.recorder.hook import feedrate_probe as probe
 from emulator.plugins.recorder.watch import Watch
@@ -75,11 +76,11 @@ class Listener:
         """True after `enough` steps."""
         self.failure = ""
         """Why the thread failed; empty if it did not."""
-        # Unwatched, because it calls stat on the job's files, which may hang: that must not end the job.
-        self._thread = threading.Thread(target=self._run, name=UNWATCHED, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        notes.unwatched()  # it calls stat on the job's files, which may hang: that must not end the job
         try:
             self._listen()
         except Exception as error:  # noqa: BLE001  the job must not wait for a dead reader

