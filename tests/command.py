@@ -1,9 +1,13 @@
 """The command as a user runs it."""
 
+import gc
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,11 +19,8 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-import emulator.cli.main
 from emulator.cli.entry import entry
 from emulator.errors import Inconclusive, MissingError
-from emulator.launch.forkserver import Preload, fork_server, serve_ranks
-from emulator.launch.scratch import ranks_in
 from emulator.registry import VERBS
 
 ANSWERED = (0, Inconclusive.exit_code)
@@ -52,9 +53,8 @@ def feedrate(
     than most commands. Not where Python itself is told something by the environment.
     """
     command = [sys.executable, "-m", "emulator", *map(str, words)]
-    if _stand_in and not mpirun and not any(name.startswith("PYTHON") for name in environment):
-        environment[_WORDS] = json.dumps([os.fspath(cwd or Path.cwd()), *map(str, words)])
-        command = [*_stand_in, *command]
+    if _server and not mpirun and not any(name.startswith(("PYTHON", "LD_")) for name in environment):
+        return _forked(list(map(str, words)), timeout, cwd, {**ROOT_AND_OVERSUBSCRIBED, **environment})
     if mpirun:
         launcher = Path(sys.executable).parent / "mpirun"
         command = [str(launcher), "--bind-to", "none", "-n", str(mpirun), *command]
@@ -97,23 +97,31 @@ def started(
     )  # fmt: skip
 
 
-_WORDS = "FEEDRATE_TEST_WORDS"
-_stand_in: list[str] = []
-"""The command line that asks the server of `warm` for a process."""
+_server: list[str] = []
+"""The socket of the server of `warm`."""
 
 
 @contextmanager
 def warm(folder: Path) -> Iterator[None]:
-    """Fork commands from a server, whose socket is in `folder`, during the body."""
+    """Fork commands from a process that has imported all verbs, during the body; its socket is in `folder`."""
+    code = "import sys, command; command.serve(int(sys.argv[1]))"
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
-    preload, environment = Preload(_serve, (emulator.cli.main,)), {**os.environ, "PYTHONPATH": path}
-    with fork_server(folder, preload, (), environment) as stand_in:
-        _stand_in[:] = stand_in
-        yield
-        _stand_in.clear()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / "commands"))
+        listener.listen(64)
+        server = subprocess.Popen(
+            [sys.executable, "-c", code, str(listener.fileno())],
+            pass_fds=[listener.fileno()], env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+    _server.append(str(folder / "commands"))
+    yield
+    _server.clear()
+    server.kill()
+    server.wait()
 
 
-def _serve() -> None:
+def serve(descriptor: int) -> None:
+    """Fork a command for each connection. Returns in the commands."""
     import altair  # noqa: F401
     import jinja2  # noqa: F401
     import pyarrow.parquet  # noqa: F401
@@ -121,13 +129,57 @@ def _serve() -> None:
     for verb in VERBS:
         with suppress(MissingError):
             VERBS.load(verb)
-    serve_ranks(_forked)
-
-
-def _forked() -> None:
-    cwd, *sys.argv[1:] = json.loads(os.environ.pop(_WORDS))
+    gc.freeze()
+    listener = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        connection, _ = listener.accept()
+        if not os.fork():
+            break
+        connection.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    listener.close()
+    asked, streams, *_ = socket.recv_fds(connection, 2**18, 3)
+    if process := os.fork():
+        for stream in streams:
+            os.close(stream)
+        connection.send(str(process).encode())
+        _, status = os.waitpid(process, 0)
+        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+        os._exit(0)
+    connection.close()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    cwd, environment, *sys.argv[1:] = json.loads(asked)
     os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
     entry()
+
+
+def _forked(words: Sequence[str], timeout: float, cwd: Path | None, environment: Mapping[str, str]) -> Done:
+    begin = time.monotonic()
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
+        tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open() as nothing,
+    ):  # fmt: skip
+        server.connect(_server[0])
+        asked = json.dumps([os.fspath(cwd or Path.cwd()), {**os.environ, **environment}, *words])
+        socket.send_fds(server, [asked.encode()], [nothing.fileno(), out.fileno(), err.fileno()])
+        process = int(server.recv(64))
+        server.settimeout(timeout)
+        try:
+            status = int(server.recv(64))
+        except TimeoutError:
+            os.kill(process, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(list(words), timeout) from None
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode())
+    return Done(status, *texts, time.monotonic() - begin)
 
 
 T = TypeVar("T")
@@ -175,16 +227,16 @@ def held(pid: int) -> set[str]:
 
 def scratch_of(process: subprocess.Popen[str]) -> Path:
     """The folder in memory of a command that has started ranks."""
-    family = psutil.Process(process.pid).children(recursive=True)
-    launchers = [child for child in family if "prterun" in unless_ended(child.name, "")]
-    (place,) = {unless_ended(one.environ, {}).get("TMPDIR") for one in launchers} - {None}
-    return Path(place)
+    (command,) = psutil.Process(process.pid).children()
+    (place,) = Path("/dev/shm").glob(f"feedrate-*-{command.pid}-*")
+    return place
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Its ranks, in order."""
-    found = ranks_in(scratch_of(process))
-    return [psutil.Process(found[rank][0]) for rank in sorted(found)]
+    """Its ranks, in order: their names are feedrate-0, feedrate-1 ..."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    ranks = [child for child in family if unless_ended(child.name, "").startswith("feedrate-")]
+    return sorted(ranks, key=lambda rank: int(rank.name().partition("-")[2]))
 
 
 ROOT_AND_OVERSUBSCRIBED = {

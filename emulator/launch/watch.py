@@ -115,6 +115,8 @@ class Alarm:
     ) -> FeedrateError | None:
         """Return the error of a call that takes long, if its thread does not run meanwhile."""
         call, _, path = note.text.partition(" of ")
+        if not path:
+            return None  # objects have time limits of their own
         if call == STARTS:  # a rank that waits for others in MPI uses its core
             return _not_started(note, now) if now - note.since > self._timeout else None
         thread = Process.of(note.process, note.thread)

@@ -22,6 +22,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import FeedrateError
 from emulator.loader import reads_by_library
+from emulator.notes import doing
 from emulator.record.device import Counters, counters_of, read_ahead_bytes
 from emulator.record.result import Probe
 from emulator.record.schedstat import thread_busy_seconds
@@ -166,7 +167,8 @@ def _read(
             while done < 2 or time.monotonic() - begin < seconds:
                 file = int(draw.integers(len(manifest.names)))
                 # Opened each time: opening evicts what other reads left in the page cache.
-                with storage.open(parts(manifest.names[file])[0]) as blob:
+                name = parts(manifest.names[file])[0]
+                with doing("read", storage.path(name)), storage.open(name) as blob:
                     at = int(draw.integers(max(1, blob.size - size))) // BLOCK_BYTES * BLOCK_BYTES
                     before = time.monotonic()
                     sizes.append(blob.read_into(at, buffer))

@@ -110,8 +110,8 @@ class Storage(ABC):
         """
 
     def path(self, name: str) -> str:
-        """Return where the sample `name` is, for messages."""
-        return name
+        """Return the path of the sample `name`; empty if it is no file. Only calls for files may hang."""
+        return ""
 
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
         """Return the sample `name` for a library, as a path or opened, and its size; None if it has no path.

@@ -266,7 +266,7 @@ class TimedStorage(Storage):
 
     def open(self, name: str, size: int | None = None) -> TimedBlob:
         with self.stats.mine().opens(self.inner.path(name)):
-            return TimedBlob(self.inner.open(name, size), self.stats)
+            return TimedBlob(self.inner.open(name, size), self.stats, self.inner.path(name))
 
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
         with self.stats.mine().opens(self.inner.path(name)):
@@ -287,12 +287,13 @@ class TimedStorage(Storage):
 class TimedBlob(WrappedBlob):
     """One open sample, timed."""
 
-    __slots__ = ("_doing", "_stats")
+    __slots__ = ("_doing", "_path", "_stats")
 
-    def __init__(self, inner: Blob, stats: ReadStats) -> None:
+    def __init__(self, inner: Blob, stats: ReadStats, path: str = "") -> None:
         super().__init__(inner)
         self._stats = stats
-        self._doing = notes.phrase("read", inner.name)
+        self._path = path
+        self._doing = notes.phrase("read", path)
 
     def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
         tally = self._stats.mine()
@@ -306,5 +307,5 @@ class TimedBlob(WrappedBlob):
         return done
 
     def close(self) -> None:
-        with notes.doing("close", self.name):
+        with notes.doing("close", self._path):
             super().close()

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command import until
 
-from emulator.errors import SpecError
-from emulator.launch.blocked import Call, blocked_call, bytes_moved
-from emulator.launch.watch import LAST_WORDS_SECONDS, Watchdog, storage_timeout
+from emulator import notes
+from emulator.errors import FeedrateError, SpecError, StorageError
+from emulator.launch.watch import Alarm, bytes_moved, storage_timeout
+from emulator.notes import Page
+
+LIMIT = 0.6
+"""--storage-timeout, in seconds."""
 
 
 @pytest.mark.parametrize(
@@ -39,43 +45,87 @@ def test_a_timeout_that_is_none():
         storage_timeout(["--storage-timeout", "0s"])
 
 
-def call_of(work, *values, expected=None):
-    """The call that blocks a thread within `work(*values)`; it may need some time to come to `expected`."""
-    thread = threading.Thread(target=work, args=values, daemon=True)
-    thread.start()
-    time.sleep(0.2)
-    until(lambda: blocked_call(thread.native_id, {}) == expected)
-    return blocked_call(thread.native_id, {})
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    """A page of notes that this process writes to during the test, as rank 3."""
+    monkeypatch.setenv(notes.VARIABLE, "")
+    before = notes._Own.page, notes._Own.rank
+    yield notes.share(Page.new(), 3)
+    notes._Own.page, notes._Own.rank = before
+    notes._Own.threads = threading.local()
 
 
-def test_a_call_is_named_with_its_path(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-
-    def read() -> bytes:
-        return pipe.read_bytes()
-
-    call = Call("open", str(pipe))
-    assert call_of(read, expected=call) == call
-    os.close(os.open(pipe, os.O_RDWR))
+def looked(page: Page, seconds: float = 3 * LIMIT) -> FeedrateError | None:
+    """Look at the page until the alarm is raised, for so long at most."""
+    alarm, end = Alarm(page, LIMIT), time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(alarm.pause)
+        if found := alarm.look():
+            return found[1]
+    return None
 
 
-def test_a_call_of_a_library_is_found_in_the_kernel(tmp_path):
-    """h5py and pyarrow call from C."""
-    pipe = tmp_path / "file"
-    os.mkfifo(pipe)
-    ours = os.open(pipe, os.O_RDWR)
-    import ctypes
+def hang(page: Page, call: str, path: str) -> threading.Event:
+    """Have a thread wait within a call; it ends with the event."""
+    over, begun = threading.Event(), threading.Event()
 
-    library_function = ctypes.CDLL(None).read
+    def wait() -> None:
+        with notes.doing(call, path):
+            begun.set()
+            over.wait(60)
 
-    def load() -> None:
-        library_function(ours, ctypes.create_string_buffer(8), 8)
+    threading.Thread(target=wait, daemon=True).start()
+    begun.wait(60)
+    return over
 
-    call = Call("read", str(pipe))
-    assert call_of(load, expected=call) == call
-    os.write(ours, b"end")
-    assert call_of(threading.Event().wait, 1) is None
+
+def test_a_call_that_does_not_return_is_named_with_its_rank_and_its_path(page):
+    over = hang(page, "read", "/mnt/a/f17")
+    error = looked(page, 60)
+    over.set()
+    assert isinstance(error, StorageError)
+    assert "rank 3 on " in str(error) and "read of /mnt/a/f17 has not answered for " in str(error)
+
+
+def test_calls_that_return_and_calls_that_compute_raise_no_alarm(page):
+    end = time.monotonic() + 3 * LIMIT
+
+    def compute() -> None:
+        with notes.doing("load", "/mnt/a/large.h5"):
+            while time.monotonic() < end:
+                sum(range(1000))
+
+    threading.Thread(target=compute, daemon=True).start()
+    over = hang(page, "open", "/mnt/a/f1")
+    over.set()
+    assert looked(page) is None
+
+
+def test_an_inner_call_is_named_and_then_the_outer_one_again(page):
+    with notes.doing("list", "/mnt/a"):
+        with notes.doing("stat", "/mnt/a/f1"):
+            assert [note.text for note in page.notes()] == ["stat of /mnt/a/f1"]
+        assert [note.text for note in page.notes()] == ["list of /mnt/a"]
+    assert [note.text for note in page.notes()] == [""]
+
+
+def test_another_process_finds_the_page_and_a_stopped_one_is_named(page):
+    code = "import time; from emulator import notes; notes.mine(); print(flush=True); time.sleep(60)"
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert process.pid in {note.process for note in page.notes()}
+        process.send_signal(signal.SIGSTOP)
+        error = looked(page, 60)
+        assert "rank 3 on " in str(error) and f"it is stopped (process {process.pid}" in str(error)
+        process.kill()
+    assert looked(page) is None
+
+
+def test_the_first_failure_counts(page):
+    assert page.failure() is None
+    assert page.fail("rank 1: it hangs", 4) and not page.fail("rank 0: it has lost rank 1", 6)
+    assert page.failure() == ("rank 1: it hangs", 4)
 
 
 def test_what_is_moved_is_counted_on_a_disk():
@@ -84,42 +134,24 @@ def test_what_is_moved_is_counted_on_a_disk():
     assert bytes_moved("/proc/self/status") == ("/proc", 0)
 
 
-def test_a_slow_fsync_is_no_hang_while_data_moves(tmp_path):
-    """Gigabytes are written to the disk while a thread is said to wait in fsync; then nothing is."""
+def test_a_slow_fsync_is_no_hang_while_data_moves(page, tmp_path):
     file = tmp_path / "large"
     if not bytes_moved(str(file))[1]:
         pytest.skip("no disk below the folder for temporary files")
-    watcher = Watchdog(3600, lambda error: None)
-    watcher._timeout = 1.0
-    call, seen = Call("fsync", str(file)), []
-    with file.open("wb") as open_file:
-        for second in range(4):
-            open_file.write(os.urandom(8 << 20))
-            open_file.flush()
-            os.fsync(open_file.fileno())
-            seen.append(watcher._moves(call, 100.0 + second, 100.0))
-    assert seen == [False, True, True, True]
-    assert not watcher._moves(Call("read", str(file)), 104.0, 100.0)  # no read takes so long
-    assert not watcher._moves(call, 111.0, 100.0)  # nor ten times the timeout
-    assert not watcher._moves(Call("fsync", "/proc/x"), 104.0, 100.0)  # it does not count
+    over = hang(page, "fsync", str(file))
+    moving = threading.Event()
 
+    def write() -> None:
+        with file.open("wb") as open_file:
+            while not moving.is_set():
+                open_file.write(os.urandom(4 << 20))
+                open_file.flush()
+                os.fsync(open_file.fileno())
 
-END = """
-import time
-from emulator.errors import RankError
-from emulator.launch import watch
-watch.before_end(lambda line: FIRST)
-print(time.monotonic(), flush=True)
-watch.end_rank(3, RankError("it hangs", "look"))
-"""
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_rank_that_is_not_the_first_to_fail_is_quiet_and_lets_the_first_speak(first):
-    """It ends all others: one that has yet to print its line would not."""
-    words = [sys.executable, "-c", END.replace("FIRST", str(first))]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    took = time.monotonic() - float(done.stdout)
-    assert done.returncode == 6
-    assert done.stderr.count("feedrate: error: rank 3 on ") == first
-    assert first or took >= LAST_WORDS_SECONDS
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert looked(page, 4 * LIMIT) is None
+    moving.set()
+    writer.join()
+    assert until(lambda: looked(page, 3 * LIMIT))
+    over.set()

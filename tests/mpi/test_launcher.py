@@ -25,10 +25,9 @@ from command import (
     within,
 )
 
-from emulator.errors import LaunchError
-from emulator.launch.mpirun import RANKS_A_CORE, require_limits
 from emulator.record.out import read_failure
 from emulator.record.steps import SPOOL, read_steps
+from emulator.run.forked import RANKS_A_CORE
 from emulator.sweep.summary import recovered
 
 pytestmark = pytest.mark.mpi
@@ -146,9 +145,8 @@ def test_a_stopped_rank_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path, sto
 def test_a_rank_that_is_stopped_at_its_start_ends_the_run_of_the_users_own_mpirun(tiny):
     """The other one waits for it in MPI_Init, where it keeps Python's lock."""
     stops = '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || kill -STOP $$; exec "$@"'
-    sooner = "from emulator.run import world; world._START_SECONDS = 2.0; from emulator.__main__ import main"
     command = [Path(sys.executable).parent / "mpirun", "-n", 2, "bash", "-c", stops, "bash", sys.executable]
-    command += ["-c", f"{sooner}; main()", "verify", tiny, "--storage-timeout", "2s"]
+    command += ["-m", "emulator", "verify", tiny, "--storage-timeout", "2s"]
     done = finished(command)
     assert done.status != 0
     line = done.one_line()
@@ -173,13 +171,15 @@ def test_a_run_that_a_signal_ends_says_so_once(run, number, status, said):
     assert not place.exists()
 
 
-@pytest.mark.parametrize("whom", ["command", pytest.param("launcher", marks=pytest.mark.long)])
+@pytest.mark.parametrize("whom", ["the command", "the one that forks"])
 def test_nothing_outlives_its_launcher(run, whom):
     """Nor stays in memory, where it was the user's alone."""
     place, family = run.scratch(), run.family()
     assert place.stat().st_mode & 0o777 == 0o700
     assert re.fullmatch(r"feedrate-[0-9a-f]{8}-\d+-[0-9a-f]{16}", place.name)
-    launcher = family[0] if whom == "launcher" else psutil.Process(run.process.pid)
+    launcher = psutil.Process(run.process.pid)
+    if whom == "the one that forks":
+        (launcher,) = launcher.children()
     launcher.kill()
     assert not outlive(family)
     run.process.wait()
@@ -208,10 +208,9 @@ def test_a_soft_limit_of_open_files_is_raised_and_a_hard_one_is_one_line(tiny, t
 def test_what_a_host_cannot_hold_is_refused_before_anything_starts(tiny, tmp_path):
     words = ("run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--out", tmp_path / "out")
     samples = ("--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1")
-    for family, each in RANKS_A_CORE.items():
-        most = each * len(os.sched_getaffinity(0))
-        with pytest.raises(LaunchError, match=f"cores of this host: .*at most -n {most} here"):
-            require_limits(most + 1, family)
+    most = RANKS_A_CORE * len(os.sched_getaffinity(0))
+    refused = feedrate("generate", tmp_path / "new", "--recipe", "tiny", "-n", most + 1)
+    assert re.search(f"cores of this host: .*at most -n {most} here", refused.one_line())
     done = feedrate(*words, *samples, "-n", 4, "--set", "loader.block_bytes=1TiB")
     assert (
         re.search(r"4 ranks would need [\d.]+ TB of memory or more", done.one_line())

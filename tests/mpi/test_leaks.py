@@ -17,7 +17,6 @@ import pytest
 from command import held, is_alive, outlive, started, unless_ended, until
 from hosts import LAB
 
-from emulator.launch.scratch import GUARD
 from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.mpi
@@ -87,16 +86,16 @@ def test_nothing_is_left_behind(tiny, tmp_path, loader, number):
 
 
 def is_helper(process: psutil.Process) -> bool:
-    """True for processes that no run needs: the guard, multiprocessing's tracker and workers' fork server."""
+    """True for processes that no run needs: multiprocessing's tracker and workers' fork server."""
     name, words = unless_ended(process.name, ""), " ".join(unless_ended(process.cmdline, []))
-    return name == GUARD or ("multiprocessing." in words and name != "pt_data_worker")
+    return "multiprocessing." in words and name != "pt_data_worker"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("loader", ["direct", "torch"])
 def test_whoever_is_killed_nothing_is_left_after_5_seconds(tiny, tmp_path, loader):
-    """Kills one process of the run: command, launcher, mpirun, fork server, stand-in, rank, or worker."""
+    """Kills one process of the run: command, the one that forks, rank, or worker."""
     random = Random(int(os.environ.get("FEEDRATE_FAULTS_SEED", "1")))
     for kill in range(int(os.environ.get("FEEDRATE_KILLS", "4"))):
         folder = tmp_path / str(kill)

@@ -12,11 +12,8 @@ import pytest
 from command import outlive, until
 
 from emulator.errors import StorageError
-from emulator.files import SCRATCH_VARIABLE
-from emulator.launch import mpirun as mpirun_module
 from emulator.launch.child import ChildProcess
-from emulator.launch.mpirun import _Run
-from emulator.launch.watch import end_with, leave_status
+from emulator.launch.scratch import remove_dead
 
 
 def test_it_reads_what_it_is_given_and_says_what_it_says():
@@ -83,20 +80,20 @@ def test_it_can_tidy_up_although_nobody_listens_any_more(tmp_path: Path):
     assert until(lambda: not mess.exists())
 
 
-def test_the_scratch_folder_of_a_killed_process_goes_with_the_programs_that_use_it():
+def test_the_scratch_folder_of_a_killed_process_is_removed_by_the_next_start():
     code = (
-        "import subprocess, sys, time; from emulator.launch.scratch import scratch\n"
+        "import time; from emulator.launch.scratch import scratch\n"
         "with scratch() as (folder, _):\n"
-        "    user = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', folder.name])\n"
-        "    print(folder, user.pid, flush=True); time.sleep(60)\n"
+        "    print(folder, flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
-        folder, pid = owner.stdout.readline().split()
-        user = psutil.Process(int(pid))
-        assert Path(folder).is_dir() and user.is_running()
+        folder = Path(owner.stdout.readline().strip())
+        assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
+        remove_dead()
+        assert folder.is_dir()  # its owner is alive
         owner.kill()
-    assert not outlive([user])
-    assert until(lambda: not Path(folder).exists())
+    remove_dead()
+    assert not folder.exists()
 
 
 @pytest.mark.long
@@ -118,30 +115,3 @@ def test_a_command_that_was_stopped_as_a_whole_goes_on():
         os.killpg(process.pid, signal.SIGCONT)
         assert process.stdout.read() == "over\n"
     assert process.returncode == 0
-
-
-def test_the_status_is_that_of_the_rank_which_failed_first(tmp_path: Path, monkeypatch, capsys):
-    """mpirun's may be 137: of another rank, that it killed because of the first one."""
-    monkeypatch.setenv(SCRATCH_VARIABLE, str(tmp_path))
-    assert end_with("rank 1: it hangs", 4) and not end_with("rank 0: it has lost rank 1", 6)
-    with ChildProcess("mpirun", ["sh", "-c", "exit 137"], stdin=subprocess.DEVNULL, stdout=None) as mpirun:
-        assert _Run(mpirun, tmp_path, 2).watch(5.0) == 4
-    assert capsys.readouterr().err == "feedrate: error: rank 1: it hangs\n"
-
-
-@pytest.mark.parametrize(("left", "status"), [((0, 0), 0), ((9, 9), 9), ((0,), 6)])
-def test_an_mpirun_that_does_not_end_after_its_ranks_takes_nothing_from_their_status(
-    tmp_path: Path, monkeypatch, left, status
-):
-    """Where load keeps it from its cores. A rank without a status has not ended by itself."""
-    monkeypatch.setenv(SCRATCH_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(mpirun_module, "_GRACE_SECONDS", 0.5)
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    for rank in range(2):
-        (tmp_path / f"rank-{rank}").write_text(f"{ended.pid} {time.monotonic()} here\n")
-    for rank, of_rank in enumerate(left):
-        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
-        leave_status(of_rank)
-    with ChildProcess("mpirun", ["sleep", "60"], stdin=subprocess.DEVNULL, stdout=None) as mpirun:
-        assert _Run(mpirun, tmp_path, 2).watch(30.0) == status

@@ -96,7 +96,7 @@ def test_a_host_that_ends_is_missed_at_once(monkeypatch):
 @pytest.mark.parametrize(("leaves", "told"), [(True, []), (False, ["lost the connection to host1"])])
 def test_a_host_that_leaves_is_not_missed_and_one_that_ends_is(monkeypatch, leaves, told):
     monkeypatch.setattr(links_module, "_GRACE_SECONDS", 0.5)
-    monkeypatch.setattr(links_module, "end_rank", lambda rank, error, **how: ended.append(str(error)))
+    monkeypatch.setattr(links_module, "report", lambda line, status, **how: ended.append(line))
     ended: list[str] = []
     group, over = Group(3), threading.Barrier(3, timeout=60)
 
@@ -107,7 +107,6 @@ def test_a_host_that_leaves_is_not_missed_and_one_that_ends_is(monkeypatch, leav
             links._guard.stop()
             for one in (peer for peer in (links._above, *links._below) if not leaves):
                 one.link.shutdown(socket.SHUT_RDWR)
-                one.life.shutdown(socket.SHUT_RDWR)
             links.close()
         until(lambda: ended, 1.5 if leaves else 60.0)
         over.wait()
@@ -115,15 +114,15 @@ def test_a_host_that_leaves_is_not_missed_and_one_that_ends_is(monkeypatch, leav
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(live, range(3)))
-    assert [line.partition(" (")[0] for line in ended] == told
+    assert [line.partition(": ")[2].partition(" (")[0] for line in ended] == told
 
 
 def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeypatch):
     """As one whose first rank is stopped. Those that still report are not named."""
     monkeypatch.setattr(links_module, "storage_timeout", lambda words: 2.0)
     monkeypatch.setattr(links_module, "_PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(links_module, "end_rank", lambda rank, error, **how: ended.put((rank, str(error))))
-    ended: queue.Queue[tuple[int, str]] = queue.Queue()
+    monkeypatch.setattr(links_module, "report", lambda line, status, **how: ended.put(line))
+    ended: queue.Queue[str] = queue.Queue()
     group, told = Group(3), []
     joined, over = threading.Barrier(3, timeout=60), threading.Barrier(3, timeout=90)
 
@@ -139,7 +138,7 @@ def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeyp
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(live, range(3)))
-    assert told[0][0] == 0 and "rank 1 on host1 has not reported for" in told[0][1]
+    assert "rank 1 on host1 has not reported for" in told[0]
 
 
 def test_strangers_are_sent_away():

@@ -33,6 +33,7 @@ from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import Closing, Lock, Owner, is_plain, sync_folder, write_whole, written_by
+from emulator.notes import doing
 from emulator.record.out import require_apart
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft
@@ -319,7 +320,8 @@ def read_shard(storage: PosixStorage, folder: str, written: WrittenFile, io: Sha
     path = storage.root / folder / written.name
     if not path.is_file():
         raise _damaged(path, "it is missing")
-    with storage.open(f"{folder}/{written.name}") as blob:
+    name = f"{folder}/{written.name}"
+    with doing("read", storage.path(name)), storage.open(name) as blob:
         if blob.size != written.size:
             raise _damaged(path, f"it has {blob.size} bytes, but {written.size} were written")
 
