@@ -154,9 +154,9 @@ def generate(
       feedrate generate s3://bucket/imagenet --recipe resnet50 --files 1024
     """
     plan = wanted.plan()
-    store = open_store(parse_place(folder))
+    place = parse_place(folder)
     if dry_run:
-        _say_plan(store, plan)
+        _say_plan(open_store(place), plan)
         return
     how = Filling(
         seeds=wanted.seeds,
@@ -169,7 +169,7 @@ def generate(
 
     def work(comm: Comm) -> int:
         """Make this rank's share of the files."""
-        if filled := fill(store, plan, comm, how):
+        if filled := fill(open_store(place), plan, comm, how):
             _say_done(filled)
         return 0
 

@@ -30,6 +30,7 @@ from emulator.record.steps import parts_of, spools_of
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import Comm, agreed
+from emulator.run.forked import apart
 from emulator.run.job import TrainingJob, mismatch
 from emulator.run.preflight import Rules
 from emulator.run.selftest import self_test as measure_overhead
@@ -134,17 +135,17 @@ class Training:
 
         `schedule(ranks)` makes the schedule; `usual` ranks start without -n.
         """
-        if started_by_mpi():
-            status = on_ranks(partial(self._work, job, schedule), self.ranks)
-        else:
-            ranks = self.ranks or usual
-            manifest = self._manifest(job)
-            _check(job, manifest, schedule(ranks), ranks)
-            if self.dry_run:
+        ranks = self.ranks or usual
+        if self.dry_run:
+            if rank_hint() == 0:
+                manifest = self._manifest(job)
+                _check(job, manifest, schedule(ranks), ranks)
                 show_plan(job, manifest, schedule(ranks), ranks)
-                return
-            del manifest  # and its open table: closing it hangs on storage that hangs by the end of the run
-            status = on_ranks(partial(self._work, job, schedule), ranks, out=job.out)
+            return
+        if not started_by_mpi():
+            apart(lambda: _check(job, self._manifest(job), schedule(ranks), ranks))
+            LOADERS.load(job.loader).get()  # ranks share what is imported before they are forked
+        status = on_ranks(partial(self._work, job, schedule), self.ranks, usual, job.out)
         if status not in (0, Inconclusive.exit_code):
             _say_what_is_kept(job)
         elif rank_hint() == 0:
@@ -168,12 +169,8 @@ class Training:
         """Measure on the ranks of `comm`; return the exit status."""
         if started_by_mpi():  # else the command has done so before it forked the ranks
             job = comm.bcast(job)  # the default of --out has the time of rank 0
-            manifest = agreed(comm, lambda: self._manifest(job) if comm.rank == 0 else None)
-            planned = agreed(comm, lambda: schedule(comm.size))
-            if self.dry_run:
-                if manifest:
-                    show_plan(job, manifest, planned, comm.size)
-                return 0
+            agreed(comm, lambda: self._manifest(job) if comm.rank == 0 else None)
+            agreed(comm, lambda: schedule(comm.size))
         if comm.rank:
             measure(job, comm, None)
             return 0
@@ -280,7 +277,6 @@ def _check(job: TrainingJob, manifest: Manifest, planned: Schedule, ranks: int) 
         raise MissingError(
             f"--loader {job.loader} needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
         )
-    LOADERS.load(job.loader).get()  # what all ranks need is imported once, before they are forked
 
 
 def _say_what_is_kept(job: TrainingJob) -> None:

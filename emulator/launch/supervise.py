@@ -110,8 +110,8 @@ def _interrupted_once() -> Callable[[int, FrameType | None], None]:
     return handler
 
 
-def report(line: str, status: int, *, aloud: bool = False) -> None:
-    """Record why everything ends, in memory and in OUT, and print it; the watcher then ends the rest.
+def report(line: str, status: int, *, out: str = "", aloud: bool = False) -> None:
+    """Record why everything ends, in memory and in `out`, and print it; the watcher then ends the rest.
 
     Only the first of all processes prints, or one that is to be `aloud`. Any thread may call this.
     """
@@ -119,7 +119,7 @@ def report(line: str, status: int, *, aloud: bool = False) -> None:
     if page is not None and not page.fail(line, status):
         return
     first: list[bool] = []
-    if page is not None and (out := page.out):
+    if out := out or (page.out if page else ""):
         from emulator.record.out import claim_failure  # here: it is needed only now
 
         briefly(lambda: first.append(claim_failure(Path(out), line)), 1.0)  # OUT may be what hangs

@@ -198,7 +198,7 @@ def _fail(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # from mpirun: this rank is ending already
     where = f"rank {comm.rank}: " if comm.size > 1 else ""
-    report(where + line, code)
+    report(where + line, code, out=str(out) if comm.keeps_failure else "")
     if comm.size > 1:
         time.sleep(LAST_WORDS_SECONDS)  # let the first one speak before this one ends all ranks
     _end(comm, code)

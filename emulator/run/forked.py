@@ -40,6 +40,7 @@ from emulator.notes import Page
 from emulator.record.machine import cores
 from emulator.record.out import replace_failure
 from emulator.run.comm import IDLE_POLL, Comm
+from emulator.units import counted
 
 Work = Callable[[Comm], int | None]
 """What a rank does, collective over its communicator; it returns the exit status, None for 0."""
@@ -157,6 +158,7 @@ def fork_ranks(ranks: int, work: Work, out: Path | None = None) -> int:
     too low.
     """
     _require_limits(ranks)
+    live.detail(f"forks {counted(ranks, 'rank')}")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with scratch() as (folder, variables), _frozen():
@@ -171,6 +173,35 @@ def fork_ranks(ranks: int, work: Work, out: Path | None = None) -> int:
         if tree.reason and out is not None:
             briefly(partial(replace_failure, out, tree.reason))
         return status
+
+
+def apart(action: Callable[[], object]) -> None:
+    """Run `action` in a process of its own, which is forked, and raise its FeedrateError.
+
+    For checks before `fork_ranks` that may start threads, as a library for objects does.
+    """
+    ours, theirs = socket.socketpair()
+    process = os.fork()
+    if not process:
+        die_with_parent(os.getppid())
+        with ours:
+            _work(partial(_reported, action, theirs), Comm())
+    theirs.close()
+    with ours, ours.makefile("rb") as answer:
+        told = answer.read()
+    _, status = os.waitpid(process, 0)
+    if told:
+        raise pickle.loads(told)  # noqa: S301  from a process that this one forked
+    if status:
+        raise RankError("a check before the start failed", "see the lines above")
+
+
+def _reported(action: Callable[[], object], link: socket.socket, comm: Comm) -> int:
+    try:
+        action()
+    except FeedrateError as error:
+        link.sendall(pickle.dumps(error))
+    return 0
 
 
 @contextmanager

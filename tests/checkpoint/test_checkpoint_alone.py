@@ -36,10 +36,10 @@ def run(job: CheckpointJob, out: Path | None = None):
     return measure(replace(job, out=out or job.out), Comm(), force=False)
 
 
-def refused(job: CheckpointJob, capsys, out: Path | None = None) -> str:
+def refused(job: CheckpointJob, capfd, out: Path | None = None) -> str:
     with pytest.raises(SystemExit):
         run(job, out)
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = capfd.readouterr().err.splitlines()
     return line
 
 
@@ -73,30 +73,30 @@ def test_what_memory_held_before_it_was_read_back_is_flagged(job, tmp_path):
     assert [flag.name for flag in again.flags] == ["page-cache"]
 
 
-def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, capsys):
+def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, capfd):
     run(replace(job, model=model(2, 0), keep=True))
     damaged = next(path for path in (job.root / "checkpoint-000001").iterdir() if "optimiser" in path.name)
     with damaged.open("r+b") as file:
         file.seek(5000)
         file.write(b"wrong")
     out = tmp_path / "again"
-    line = refused(replace(job, model=model(0, 2), keep=True), capsys, out)
+    line = refused(replace(job, model=model(0, 2), keep=True), capfd, out)
     assert damaged.name in line and "checksum" in line
     result = recovered(out)
     assert (result.status, [one.number for one in result.checkpoints]) == ("incomplete", [0])
     assert "is damaged" in result.reason and "Incomplete" in render(document_of(result).blocks)
 
 
-def test_another_runs_checkpoint_is_not_read_as_ones_own(job, tmp_path, capsys):
+def test_another_runs_checkpoint_is_not_read_as_ones_own(job, tmp_path, capfd):
     run(replace(job, keep=True))
     for changes in ({"scale": Fraction(1, 40_000)}, {"model": model(0, 1, "llama3-70b"), "subset": True}):
         other = replace(job, **({"model": model(0, 1)} | changes))
-        line = refused(other, capsys, tmp_path / f"out-{len(changes)}")
+        line = refused(other, capfd, tmp_path / f"out-{len(changes)}")
         assert "is of llama3-8b by 1 ranks" in line and "options" in line
 
 
-def test_there_is_nothing_to_read(job, capsys):
-    assert "write some with --writes and --keep" in refused(replace(job, model=model(0, 1)), capsys)
+def test_there_is_nothing_to_read(job, capfd):
+    assert "write some with --writes and --keep" in refused(replace(job, model=model(0, 1)), capfd)
     assert list(job.folder.iterdir()) == []
 
 
