@@ -33,7 +33,6 @@ import namespaces
 import psutil
 from processes import AS_ROOT, evict, feedrate
 
-from emulator.launch.scratch import ranks_in
 from emulator.record.out import read_result
 from emulator.record.result import CLIENT as CLIENT_KINDS
 from emulator.record.result import Point

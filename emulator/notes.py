@@ -7,15 +7,18 @@ Processes that are started later, such as DataLoader workers, find the memory th
 
 from __future__ import annotations
 
+import builtins
 import fcntl
+import io
 import mmap
 import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple
 
 VARIABLE = "FEEDRATE_NOTES"
 """Environment variable with the rank of a process and the path of the memory: `3:/proc/77/fd/5`."""
@@ -256,6 +259,39 @@ def doing(call: str, path: object) -> Iterator[None]:
     finally:
         note.write(before or _END)
         note.since = time.monotonic() if before else 0.0
+
+
+def note_file_calls() -> None:
+    """Have Python's own file functions write notes, where no other note says what this thread does.
+
+    So that small calls, such as whether a folder exists, are noted wherever they are.
+    """
+    names = (
+        "access",
+        "listdir",
+        "lstat",
+        "mkdir",
+        "open",
+        "readlink",
+        "rename",
+        "replace",
+        "rmdir",
+        "scandir",
+    )
+    for name in (*names, "stat", "statvfs", "unlink"):
+        setattr(os, name, _noting(name, getattr(os, name)))
+    builtins.open = io.open = _noting("open", io.open)  # type: ignore[assignment]  pathlib uses that of io
+
+
+def _noting(call: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def noting(path: Any = ".", *words: Any, **options: Any) -> Any:
+        if mine().since or not isinstance(path, (str, os.PathLike)):
+            return function(path, *words, **options)
+        with doing(call, path):
+            return function(path, *words, **options)
+
+    return noting
 
 
 def _forked() -> None:

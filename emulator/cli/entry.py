@@ -7,6 +7,7 @@ import os
 import sys
 import time
 
+from emulator import notes
 from emulator.errors import FeedrateError
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.supervise import supervised, tell_status, watched
@@ -59,6 +60,7 @@ def entry() -> None:
         watched(rank_hint(), timeout)
     else:
         supervised(timeout, runs_a_program=verb in OF_PROGRAMS)
+    notes.note_file_calls()
     status = 1
     try:
         from emulator.cli.main import command

@@ -47,6 +47,8 @@ Work = Callable[[Comm], int | None]
 
 RANKS_A_CORE = 128
 """Most ranks per core: more would not keep the pace of an accelerator."""
+_KILL_SECONDS = 1.0
+"""Seconds for the kernel to end a rank; one that waits for a storage may be unable to end."""
 _LAST_WORDS_SECONDS = 1.0
 """Seconds for other ranks to end by themselves after one has ended with an error."""
 _SIZE = struct.Struct("=Q")
@@ -171,7 +173,7 @@ def fork_ranks(ranks: int, work: Work, out: Path | None = None) -> int:
             for number in _ENDED_BY:
                 signal.signal(number, signal.SIG_IGN)
         if tree.reason and out is not None:
-            briefly(partial(replace_failure, out, tree.reason))
+            briefly(partial(replace_failure, out, tree.reason), 1.0)
         return status
 
 
@@ -291,7 +293,7 @@ class _Tree:
             if now < self._ending + TREE_SECONDS:
                 self._send(signal.SIGTERM)  # ranks flush their spools
                 self._send(signal.SIGCONT)
-            elif now < self._ending + 2 * TREE_SECONDS:
+            elif now < self._ending + TREE_SECONDS + _KILL_SECONDS:
                 self._send(signal.SIGKILL)
             else:
                 report_left([process for process in self._running if process_state(process) not in ("", "Z")])
