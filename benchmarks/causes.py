@@ -60,10 +60,8 @@ class Running:
     def ranks(self) -> list[psutil.Process]:
         """Its ranks, in order, once all of them are there."""
         family = psutil.Process(self.process.pid).children(recursive=True)
-        for mpirun in (child for child in family if "prterun" in child.name()):
-            found = ranks_in(Path(mpirun.environ()["TMPDIR"]))
-            return [psutil.Process(found[rank][0]) for rank in sorted(found)]
-        return []
+        ranks = [child for child in family if child.name().startswith("feedrate-")]
+        return sorted(ranks, key=lambda rank: int(rank.name().partition("-")[2]))
 
 
 @dataclass(frozen=True)

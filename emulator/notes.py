@@ -34,6 +34,11 @@ _TEXT = 64
 _USED, _STATUS, _FAILED = 0, 8, 16
 _FAILURE, _OUT = slice(64, 2048), slice(2048, _HEAD)
 _END = b"\0"
+_CALLS = (
+    *("access", "listdir", "lstat", "mkdir", "open", "readlink", "rename", "replace", "rmdir", "scandir"),
+    *("stat", "statvfs", "unlink"),
+)
+"""Functions of `os` that take a path."""
 
 
 class Seen(NamedTuple):
@@ -266,21 +271,9 @@ def note_file_calls() -> None:
 
     So that small calls, such as whether a folder exists, are noted wherever they are.
     """
-    names = (
-        "access",
-        "listdir",
-        "lstat",
-        "mkdir",
-        "open",
-        "readlink",
-        "rename",
-        "replace",
-        "rmdir",
-        "scandir",
-    )
-    for name in (*names, "stat", "statvfs", "unlink"):
+    for name in _CALLS:
         setattr(os, name, _noting(name, getattr(os, name)))
-    builtins.open = io.open = _noting("open", io.open)  # type: ignore[assignment]  pathlib uses that of io
+    builtins.open = io.open = _noting("open", io.open)  # pathlib uses that of io
 
 
 def _noting(call: str, function: Callable[..., Any]) -> Callable[..., Any]:

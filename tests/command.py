@@ -103,7 +103,7 @@ _server: list[str] = []
 
 @contextmanager
 def warm(folder: Path) -> Iterator[None]:
-    """During the body, fork commands from a process that has imported all verbs; its socket is in `folder`."""
+    """Fork commands, during the body, from a process that has imported all verbs."""
     code = "import sys, command; command.serve(int(sys.argv[1]))"
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

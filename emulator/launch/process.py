@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def process_state(pid: int) -> str:
 def has_ended(pid: int) -> bool:
     """Return True if process `pid` is gone or a zombie."""
     return process_state(pid) in ("", "Z", "X")
+
+
+def left_behind(processes: Iterable[int]) -> list[int]:
+    """Return those of `processes` that have not ended, or have threads that the kernel cannot end."""
+    left = []
+    for process in processes:
+        with suppress(OSError):
+            if not has_ended(process) or len(list(Path(f"/proc/{process}/task").iterdir())) > 1:
+                left.append(process)
+    return left
 
 
 def descendants(pid: int) -> list[int]:

@@ -24,7 +24,7 @@ from emulator.errors import StorageError
 from emulator.launch.process import (
     die_with_parent,
     kill_family,
-    process_state,
+    left_behind,
     set_name,
     short_of_memory,
     write_stderr,
@@ -201,7 +201,7 @@ def _leave(child: int) -> None:
     while time.monotonic() < deadline:
         with suppress(ChildProcessError):
             os.waitpid(child, os.WNOHANG)
-        family = [process for process in family if process_state(process) not in ("", "Z", "X")]
+        family = left_behind(family)
         if not family:
             break
         time.sleep(0.02)

@@ -31,7 +31,7 @@ from emulator import live, notes
 from emulator.analysis.parts import Floats
 from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
 from emulator.launch.child import signals_to
-from emulator.launch.process import die_with_parent, process_state, set_name, short_of_memory, write_stderr
+from emulator.launch.process import die_with_parent, left_behind, set_name, short_of_memory, write_stderr
 from emulator.launch.scratch import scratch
 from emulator.launch.supervise import TREE_SECONDS, report, report_left
 from emulator.launch.watch import briefly
@@ -296,7 +296,7 @@ class _Tree:
             elif now < self._ending + TREE_SECONDS + _KILL_SECONDS:
                 self._send(signal.SIGKILL)
             else:
-                report_left([process for process in self._running if process_state(process) not in ("", "Z")])
+                report_left(left_behind(self._running))
                 break
         follower.follow()
         return self._conclude()
