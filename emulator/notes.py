@@ -37,8 +37,9 @@ _END = b"\0"
 _CALLS = (
     *("access", "listdir", "lstat", "mkdir", "open", "readlink", "rename", "replace", "rmdir", "scandir"),
     *("stat", "statvfs", "unlink"),
+    *("close", "fsync", "ftruncate", "pwrite"),
 )
-"""Functions of `os` that take a path."""
+"""Functions of `os` whose first argument is a path, or a descriptor."""
 
 
 class Seen(NamedTuple):
@@ -278,13 +279,28 @@ def note_file_calls() -> None:
 
 def _noting(call: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def noting(path: Any = ".", *words: Any, **options: Any) -> Any:
-        if mine().since or not isinstance(path, (str, os.PathLike)):
-            return function(path, *words, **options)
+    def noting(file: Any = ".", *words: Any, **options: Any) -> Any:
+        path = "" if mine().since else _path_of(file)
+        if not path:
+            return function(file, *words, **options)
         with doing(call, path):
-            return function(path, *words, **options)
+            return function(file, *words, **options)
 
     return noting
+
+
+_readlink = os.readlink
+
+
+def _path_of(file: Any) -> str:
+    """Return the path of `file`, which may be a descriptor; empty if it is no file."""
+    if not isinstance(file, int):
+        return str(file) if isinstance(file, (str, os.PathLike)) else ""
+    try:
+        path = _readlink(f"/proc/self/fd/{file}")
+    except OSError:
+        return ""
+    return path if path.startswith("/") and not path.startswith("/dev/") else ""
 
 
 def _forked() -> None:

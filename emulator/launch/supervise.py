@@ -36,9 +36,9 @@ from emulator.units import show_seconds
 
 _SI_KERNEL = 0x80
 """si_code of a signal from the terminal, which sends it to all processes of the foreground group."""
-_EXIT_SECONDS = 2.0
+_EXIT_SECONDS = 1.0
 """Seconds to wait for a child that was killed or whose storage hangs: it may be unable to end."""
-TREE_SECONDS = 3.0
+TREE_SECONDS = 2.0
 """Seconds for ranks to flush their spools after SIGTERM."""
 
 

@@ -31,7 +31,14 @@ from emulator import live, notes
 from emulator.analysis.parts import Floats
 from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
 from emulator.launch.child import signals_to
-from emulator.launch.process import die_with_parent, left_behind, set_name, short_of_memory, write_stderr
+from emulator.launch.process import (
+    descendants,
+    die_with_parent,
+    left_behind,
+    set_name,
+    short_of_memory,
+    write_stderr,
+)
 from emulator.launch.scratch import scratch
 from emulator.launch.supervise import TREE_SECONDS, report, report_left
 from emulator.launch.watch import briefly
@@ -280,7 +287,7 @@ class _Tree:
 
     def wait(self) -> int:
         """Wait until all ranks have ended, or cannot be ended; return the exit status."""
-        follower = Follower(self._folder)
+        follower, family = Follower(self._folder), list[int]()
         while self._running:
             self._ends.poll(250)
             self._reap()
@@ -290,16 +297,22 @@ class _Tree:
                 self._ending = min(self._ending, now)
             if now < self._ending or not self._running:
                 continue
+            family = family or descendants(os.getpid())[1:]
             if now < self._ending + TREE_SECONDS:
                 self._send(signal.SIGTERM)  # ranks flush their spools
                 self._send(signal.SIGCONT)
             elif now < self._ending + TREE_SECONDS + _KILL_SECONDS:
                 self._send(signal.SIGKILL)
             else:
-                report_left(left_behind(self._running))
                 break
+        for process in left_behind(family):  # such as a DataLoader worker that waits for the storage
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
         follower.follow()
-        return self._conclude()
+        status = self._conclude()
+        if self._running:
+            report_left(left_behind(family))
+        return status
 
     def _send(self, number: int) -> None:
         with suppress(ProcessLookupError):
