@@ -53,7 +53,7 @@ class StorageError(FeedrateError):
 
 class LaunchError(FeedrateError):
     exit_code = 5
-    meaning = "no MPI, no mpirun, or a rank count that cannot be"
+    meaning = "no MPI between hosts, or a rank count that cannot be"
 
 
 class RankError(FeedrateError):

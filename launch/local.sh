@@ -9,5 +9,4 @@ shift; shift || true
 options=("$@")
 [ ${#options[@]} -gt 0 ] || options=(--workload unet3d-a100)  # finds the knee, up to RANKS
 
-# feedrate finds mpirun and sets its options (root, oversubscription, no binding).
 exec feedrate sweep "$dataset" -n "$ranks" "${options[@]}"

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -158,13 +157,6 @@ def default_out(name: str) -> Path:
 def command_line() -> tuple[str, ...]:
     """The command line that repeats this measurement, as results keep it: without keys."""
     return ("feedrate", *map(masked, sys.argv[1:]))
-
-
-def words_with(out: Path) -> list[str]:
-    """The words of the command line with `--out`, before what may follow a `--`, and once."""
-    if any(word.partition("=")[0] == "--out" for word in takewhile("--".__ne__, sys.argv)):
-        return sys.argv[1:]
-    return [sys.argv[1], "--out", str(out), *sys.argv[2:]]
 
 
 def show_result(result: RunResult, out: Path, gate: Gate | None = None) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
@@ -45,3 +47,13 @@ def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
         if all(number.isdigit() for number in numbers) and not (launcher == "srun" and claimed):
             claimed.append(Claim(launcher, *map(int, numbers)))
     return tuple(claimed)
+
+
+def shared_segments(process: int | str = "self") -> list[Path]:
+    """Return the names in /dev/shm of MPICH's shared memory that `process` has mapped. Raises OSError.
+
+    MPICH removes them when it ends, but not if ranks are killed. So remove them once all ranks have mapped
+    it, or if a rank is killed before that.
+    """
+    maps = Path(f"/proc/{process}/maps").read_text()
+    return [Path(name) for name in re.findall(r" (/dev/shm/mpich_shm_\S+)$", maps, re.MULTILINE)]

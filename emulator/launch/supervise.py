@@ -21,6 +21,7 @@ from types import FrameType
 
 from emulator import notes
 from emulator.errors import StorageError
+from emulator.launch.launched import shared_segments
 from emulator.launch.process import (
     die_with_parent,
     kill_family,
@@ -268,8 +269,11 @@ def watched(rank: int, timeout: float) -> None:
 def _watch_rank(rank: int, alarm: Alarm, page: Page) -> None:
     """Return when the rank has ended, or cannot be ended after a failure."""
     ended, look, failed = os.pidfd_open(rank), 0.0, 0.0
+    segments: list[Path] = []
     while not select.select([ended], [], [], 0.25)[0]:
         now = time.monotonic()
+        with suppress(OSError):
+            segments = shared_segments(rank)
         if page.failure() is None and now >= look:
             look = now + alarm.pause
             if found := alarm.look():
@@ -284,7 +288,10 @@ def _watch_rank(rank: int, alarm: Alarm, page: Page) -> None:
                 os.kill(rank, signal.SIGTERM)
                 os.kill(rank, signal.SIGCONT)
         if now - failed > TREE_SECONDS + _EXIT_SECONDS:
-            return
+            break
+    if page.status is None:
+        for segment in segments:
+            segment.unlink(missing_ok=True)
 
 
 def _end_launcher(launchers: list[tuple[int, float]]) -> None:

@@ -253,7 +253,15 @@ class _Tree:
             if rank:
                 ours, link = socket.socketpair()
                 theirs = [link]
-            process = os.fork()
+            try:
+                process = os.fork()
+            except OSError as error:
+                self._send(signal.SIGKILL)
+                raise LaunchError(
+                    f"this host allows no more processes than {len(self._running)} of {self._ranks} ranks: "
+                    f"{error.strerror}",
+                    "raise ulimit -u, or the cgroup's pids.max",
+                ) from None
             if not process:
                 for other in (*links, ours) if rank else ():
                     other.close()
@@ -373,14 +381,12 @@ def _work(work: Work, comm: Comm) -> NoReturn:
 
 _FILES, _FILES_A_RANK = 64, 3
 """Open files of the command, and in addition for each rank: of the command, or of rank 0."""
-_THREADS_A_RANK = 12
-"""Threads of a rank with the torch loader and four workers, in /proc/PID/task."""
 
 
 def _require_limits(ranks: int) -> None:
     """Raise the soft limit of open files to the number that `ranks` ranks need.
 
-    Raises LaunchError if this host does not allow as many files, processes or threads.
+    Raises LaunchError if this host does not allow as many files.
     """
     files, most = _FILES + _FILES_A_RANK * ranks, RANKS_A_CORE * cores()
     if ranks > most:
@@ -395,20 +401,3 @@ def _require_limits(ranks: int) -> None:
                 f"{ranks} ranks need {files} open files, and {hard} are allowed", f"ulimit -n {files}"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # root has no such limit
-        return
-    used = sum(_threads_of_user(Path(entry.path)) for entry in os.scandir("/proc") if entry.name.isdigit())
-    needed = used + 20 + _THREADS_A_RANK * ranks
-    if soft < needed:
-        raise LaunchError(
-            f"{ranks} ranks need {needed} processes and threads, and {soft} are allowed",
-            f"ulimit -u {needed}",
-        )
-
-
-def _threads_of_user(process: Path) -> int:
-    try:
-        return len(list((process / "task").iterdir())) if process.stat().st_uid == os.getuid() else 0
-    except OSError:
-        return 0

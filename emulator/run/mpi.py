@@ -31,7 +31,7 @@ from emulator import notes
 from emulator.analysis.parts import Floats
 from emulator.errors import LaunchError
 from emulator.files import memory_folder
-from emulator.launch.launched import Claim, claims, rank_hint
+from emulator.launch.launched import Claim, claims, rank_hint, shared_segments
 from emulator.launch.watch import STARTS, storage_timeout
 from emulator.record.machine import cores
 from emulator.run.comm import IDLE_POLL, STEP_POLL, Comm
@@ -175,72 +175,34 @@ class Library(NamedTuple):
     version: str
     text: str
     """Result of MPI_Get_library_version: name, version, for MPICH also its configuration."""
-    plugins: frozenset[str] = frozenset()
-    """PMI and PMIx components of Open MPI before 5; empty if unknown."""
 
     def __str__(self) -> str:
         return f"{self.family or 'an MPI'} {self.version}".strip()
 
 
-def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
+def library_of(text: str) -> Library:
     """Identify a library by `text`, the result of MPI_Get_library_version."""
     families: tuple[Family, ...] = ("Open MPI", "MPICH")
     # Intel MPI, Cray MPICH and MVAPICH share MPICH's launchers and ABI.
     kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
     family = next((one for one in families if kin and kin[0] == one), "MPICH" if kin else None)
     version = re.search(r"\d+\.\d+(\.\d+)?\S*", text)
-    return Library(family, version[0].rstrip(",") if version else "", text, plugins)
-
-
-def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
-    """Return the PMI and PMIx components of the loaded Open MPI; empty if they are linked into it."""
-    library = re.search(r" (/.*)/libmpi\.so\.", maps.read_text())
-    files = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
-    return frozenset(file.stem.removeprefix("mca_pmix_") for file in files)
-
-
-def shared_segments(process: int | str = "self") -> list[Path]:
-    """Return the names in /dev/shm of MPICH's shared memory that `process` has mapped. Raises OSError.
-
-    MPICH removes them when it ends, but not if ranks are killed. So remove them once all ranks have mapped
-    it, or if a rank is killed before that.
-    """
-    maps = Path(f"/proc/{process}/maps").read_text()
-    return [Path(name) for name in re.findall(r" (/dev/shm/mpich_shm_\S+)$", maps, re.MULTILINE)]
+    return Library(family, version[0].rstrip(",") if version else "", text)
 
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
     """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of size 1."""
     given = claims(environment)
-    ours = "OMPI_COMM_WORLD_SIZE" in environment
-    theirs = "PMI_SIZE" in environment and not ours and "PMIX_RANK" not in environment
-    only_pmix = "PMIX_RANK" in environment and not ours and "PMI_SIZE" not in environment
-    if ours and "PMI_SIZE" not in environment and library.family == "MPICH":
-        raise LaunchError(_differ(given, library), _HINT_MPICH)
-    if only_pmix and library.family == "MPICH" and "pmix" not in library.text.lower():
-        raise LaunchError(
-            f"srun --mpi=pmix started this, but mpi4py uses {library}, which does not support PMIx",
-            "use srun --mpi=pmi2, or an Open MPI",
-        )
-    newer = not library.version.startswith(("1.", "2.", "3.", "4."))  # Open MPI 5 supports only PMIx
-    no_pmi = "PMIX_RANK" not in environment and [claim.launcher for claim in given] == ["srun"]  # --mpi=none
-    several = library.family == "Open MPI" and any(one.size > 1 for one in given)
-    if several and ((theirs and newer) or no_pmi):
+    openmpi, pmi = "OMPI_COMM_WORLD_SIZE" in environment, "PMI_SIZE" in environment
+    pmix, slurm = "PMIX_RANK" in environment, "SLURM_PROCID" in environment
+    if library.family == "MPICH" and not pmi and (openmpi or (pmix and "pmix" not in library.text.lower())):
+        launcher = "Open MPI's mpirun" if openmpi else "srun --mpi=pmix"
+        raise LaunchError(f"{launcher} started this, but mpi4py uses {library}", _HINT_MPICH)
+    # Open MPI 5 supports only PMIx. An older one may have been built with Slurm's PMI.
+    old = library.version.startswith(("1.", "2.", "3.", "4."))
+    without = not openmpi and not pmix and not (pmi and old and slurm)
+    if library.family == "Open MPI" and without and any(claim.size > 1 for claim in given):
         raise LaunchError(_differ(given, library), _hint_openmpi())
-    prefix, named = environment.get("OPAL_PREFIX", ""), environment.get("MPI4PY_LIBMPI", "")
-    other = Path(named).is_absolute() and not Path(named).resolve().is_relative_to(Path(prefix).resolve())
-    if ours and several and prefix and other:  # the library would load components of another Open MPI
-        raise LaunchError(
-            f"the mpirun in {prefix} started this, but mpi4py uses {library}, {named}",
-            "unset MPI4PY_LIBMPI, or start with that library's own mpirun",
-        )
-    # Open MPI before 5 may be built with PMI. Without it, its start fails with pages of messages.
-    if several and theirs and library.plugins and not library.plugins & _PMI:
-        raise LaunchError(
-            f"{_differ(given, library)}, built without PMI",
-            "start with that Open MPI's own mpirun, or srun --mpi=pmix, or have mpi4py use the launcher's "
-            "library: MPI4PY_MPIABI=mpich",
-        )
 
 
 def require_world(
@@ -259,9 +221,6 @@ def _differ(given: Sequence[Claim], library: Library) -> str:
     claim = given[-1]
     return f"{claim.launcher} started {claim.size} ranks, but mpi4py uses {library}"
 
-
-_PMI = frozenset({"s1", "s2", "cray"})
-"""Open MPI components for the PMI of MPICH and Slurm."""
 
 _HINT_SAME = "mpirun and mpi4py must use the same MPI"
 _HINT_MPICH = (
@@ -289,4 +248,4 @@ def mpi_library() -> Library:
         raise LaunchError(
             "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
         ) from None
-    return library_of(MPI.Get_library_version(), loaded_plugins())
+    return library_of(MPI.Get_library_version())

