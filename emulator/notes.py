@@ -58,10 +58,12 @@ class Seen(NamedTuple):
 class Note:
     """The slot of one thread, which alone writes it."""
 
-    __slots__ = ("_memory", "_process", "_since")
+    __slots__ = ("_memory", "_process", "_since", "memory")
 
     def __init__(self, memory: memoryview, rank: int) -> None:
         self._memory, self._since = memory, memory[:8].cast("d")
+        self.memory = memory[_TEXT:]
+        """Where the text is: the call and the path, ended by a zero byte."""
         self._process = os.getpid()
         self._since[0] = 0.0
         _OWNER.pack_into(memory, 8, self._process, threading.get_native_id(), rank)
@@ -77,11 +79,11 @@ class Note:
 
     def write(self, text: bytes) -> None:
         """Name the call that begins: the result of `phrase`."""
-        self._memory[_TEXT : _TEXT + len(text)] = text
+        self.memory[: len(text)] = text
 
     def text(self) -> bytes:
         """Return what `write` wrote."""
-        return bytes(self._memory[_TEXT:]).partition(_END)[0] + _END
+        return bytes(self.memory).partition(_END)[0] + _END
 
     def __del__(self) -> None:
         if self._process == os.getpid():  # a forked child has copies of its parent's notes
