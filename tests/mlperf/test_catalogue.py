@@ -14,7 +14,6 @@ from emulator.config.catalog import names
 from emulator.config.checkpoint import checkpoint_models, load_checkpoint_model
 from emulator.config.workload import load_workload
 from emulator.plugins.mlperf.config import read_config
-from emulator.plugins.mlperf.from_yaml import checkpoint_model
 from emulator.plugins.mlperf.workload import convert
 
 CHECKOUT = Path(os.environ.get("MLPERF_STORAGE", "."))
@@ -51,24 +50,16 @@ def test_every_published_workload_names_file_repository_and_commit():
 
 
 @pytest.mark.mlperf
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in checkpoint_models()])
 def test_the_numbers_are_those_of_the_yaml(name):
     ours, source = described(name)
     path = CHECKOUT / source.partition(",")[0]
     if not path.is_file():
         pytest.skip(f"{CHECKOUT} has no {source.partition(',')[0]}: another version, or no checkout")
-    if name in checkpoint_models():
-        theirs = asdict(checkpoint_model(read_config(path), name))
-        keys = {
-            "shape": tuple(ours["shape"]),
-            "parallelism": ("tensor", "pipeline", "zero"),
-            "state": ("model_bytes", "optimiser_bytes"),
-        }
-    else:
-        theirs, keys = asdict(convert(read_config(path), name).workload), PUBLISHED
+    theirs = asdict(convert(read_config(path), name).workload)
     moved = [
         f"{name}: {section}.{key} is {theirs[section][key]} in {path}, {ours[section][key]} here"
-        for section, of_section in keys.items()
+        for section, of_section in PUBLISHED.items()
         for key in of_section
         if theirs[section][key] != ours[section][key]
     ]

@@ -48,14 +48,14 @@ def test_oversleep_is_undone(tmp_path):
     run = import_run(read_run(truth.write(tmp_path / "overslept", "v2.0")))
     assert run.x_ideal == pytest.approx(truth.x_ideal)
     assert run.published.au == pytest.approx(truth.x_ideal * 1.05)
-    assert "Oversleep was counted as compute" in run.verdict
+    assert "Oversleep adds" in run.verdict
 
 
 def test_the_verdict_names_what_au_hides(tmp_path):
     truth = Run(first=5.0, wait=0.001, barrier=0.0)
     run = import_run(read_run(truth.write(tmp_path / "run", "v1.0")))
     assert (round(truth.x_ideal * 1000), round(truth.x_ideal_first * 1000)) == (990, 285)
-    assert "AU 99.0 %, X/X_ideal 28.5 %" in run.verdict and "hide 71 points" in run.verdict
+    assert "AU 99.0 %, X/X_ideal 28.5 %" in run.verdict and "hides 71 points" in run.verdict
     calm = Run(first=0.0, wait=0.001, barrier=0.0)
     assert "They agree" in import_run(read_run(calm.write(tmp_path / "calm", "v1.0"))).verdict
 
@@ -190,9 +190,9 @@ def test_the_rules_that_imported_runs_meet(tmp_path):
     for number in range(6):
         good.write(tmp_path / "in" / f"run{number}", "v2.0", seed=number)
     (check,) = self_check(imported(tmp_path / "in", tmp_path / "out"))
-    workload = ["epochs that were run", "samples that were read", "spread of sizes"]
-    workload += ["parameters of the workload", "checkpoint of the training"]
-    assert not check.open and [rule.name for rule in check.rules if not rule.met] == workload
+    assert not check.open and {"workload and accelerator", "file systems"} <= {
+        rule.name for rule in check.rules if not rule.met
+    }
     done = feedrate("export", "--mlperf", tmp_path / "out", "--out", tmp_path / "exported")
     assert done.status == 2 and "only feedrate's own" in done.one_line()
 

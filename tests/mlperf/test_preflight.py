@@ -62,7 +62,7 @@ def test_what_is_not_measured_yet_breaks_no_rule():
 
 
 @pytest.mark.parametrize(
-    ("version", "closed", "said"), [("", True, "without --rules"), ("v9", False, "use one of v1.0")]
+    ("version", "closed", "said"), [("", True, "without --rules"), ("v9", False, "use one of v3.0")]
 )
 def test_rules_that_nobody_has(version, closed, said):
     with pytest.raises(SpecError, match=said):

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from emulator.config.workload import load_workload
-from emulator.plugins.mlperf.rule import VERSIONS
-from emulator.plugins.mlperf.rules import self_check, version_for
+from emulator.plugins.mlperf.rules import self_check
 from emulator.record.result import HostShare, Point, RunResult, new_result
 
 FILES = 7 * 2 * 600
@@ -45,9 +44,9 @@ def swept(name: str = "unet3d-b200", command: tuple[str, ...] = ("feedrate",), *
     )  # fmt: skip
 
 
-def broken(result: RunResult, version: str = "") -> list[str]:
+def broken(result: RunResult) -> list[str]:
     """Names of the rules that are not known to be met."""
-    (check,) = self_check(result, version=version)
+    (check,) = self_check(result)
     return [rule.name for rule in check.rules if not rule.met]
 
 
@@ -70,10 +69,10 @@ UNMET = {
     "one epoch": (swept(epochs=1, steps=600), ["epochs that were run"]),
     "40 steps": (swept(epochs=5, steps=5 * 40), ["epochs that were run"]),
     "resumed": (swept(command=("feedrate", "sweep", "--resume")), ["runs"]),
-    "direct": (replace(swept(), loader="direct"), ["data loader"]),
+    "direct": (replace(swept(), loader="direct"), ["format, samples of a file, loader"]),
     "shaped": (replace(swept(), storage={"shaped_rate": 4e8}), ["storage"]),
-    "format": (dataset(format="hdf5"), ["format of the dataset"]),
-    "file": (dataset(samples_per_file=2), ["samples of a file"]),
+    "format": (dataset(format="hdf5"), ["format, samples of a file, loader"]),
+    "file": (dataset(samples_per_file=2), ["format, samples of a file, loader"]),
     "one size": (dataset(file_bytes_sd=0.0), ["spread of sizes"]),
     "four runs": (replace(swept(), points=swept().points[:4]), ["runs"]),
 }
@@ -104,7 +103,7 @@ def test_what_is_not_recorded_is_not_met():
     assert [rule.name for rule in check.rules if rule.met is None] == [
         "one set",
         "epochs that were run",
-        "samples of a file",
+        "format, samples of a file, loader",
     ]
     for environment, name in (
         ({"memory_of_hosts": {}}, "files of the dataset"),
@@ -149,19 +148,10 @@ def test_data_and_results_on_one_file_system_are_said():
     result = swept()
     one = {**result.environment, "out_mount": result.environment["dataset_mount"]}
     assert broken(replace(result, environment=one)) == ["file systems"]
-    assert broken(replace(result, environment=one), "v2.0") == [
-        "workload and accelerator",
-        "checkpoint of the training",
-    ]
 
 
-def test_versions_have_workloads_of_their_own():
-    saves = "checkpoint of the training"  # which v1.0 and v2.0 have 3D U-Net's write, and feedrate's do not
-    assert version_for(swept("unet3d-h100")) == "v2.0" and broken(swept("unet3d-h100")) == [saves]
-    assert broken(swept("resnet50-h100")) == []
-    assert broken(swept("unet3d-h100"), "v3.0") == ["workload and accelerator"]
-    assert broken(swept("unet3d-b200"), "v1.0") == ["workload and accelerator", saves]
-    (check,) = self_check(swept("dlrm-b200"))
+@pytest.mark.parametrize("name", ["unet3d-h100", "resnet50-h100", "dlrm-b200", "unet3d-tiny"])
+def test_other_workloads_are_in_no_division(name):
+    (check,) = self_check(swept(name))
     (rule,) = [rule for rule in check.rules if rule.name == "workload and accelerator"]
-    assert check.version == "v3.0" and rule.met is False and "what-if" in rule.value
-    assert version_for(swept("unet3d-tiny")) == max(VERSIONS)
+    assert rule.met is False and ("what-if" in rule.value) == name.startswith(("resnet50", "dlrm"))

@@ -30,7 +30,7 @@ def test_what_their_checker_says_of_six_runs_of_eight_accelerators(tiny, tmp_pat
         "--out", tmp_path / "out", timeout=600,
     )  # fmt: skip
     assert done.status == 0, done.err
-    (check,) = export_results([tmp_path / "out"], tmp_path / "exported", "v3.0")
+    (check,) = export_results([tmp_path / "out"], tmp_path / "exported")
     print("\n".join(check.lines))
     submitter = tmp_path / "tree" / "open" / "feedrate"
     shutil.copytree(tmp_path / "exported/open/feedrate/results", submitter / "results")

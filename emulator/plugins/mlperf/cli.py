@@ -10,14 +10,13 @@ import typer
 
 from emulator import live
 from emulator.cli import options
-from emulator.config.checkpoint import CheckpointModel
 from emulator.config.reader import to_plain
 from emulator.plugins.mlperf.export import CHECK, export_results
 from emulator.plugins.mlperf.from_yaml import import_yaml
 from emulator.plugins.mlperf.results import Imports, import_folder, write_imports
 from emulator.plugins.mlperf.workload import Converted
 from emulator.registry import TRACES
-from emulator.units import counted, show_bytes, show_rate, show_seconds
+from emulator.units import show_bytes, show_rate, show_seconds
 
 _CHECKED = ("version", "accelerators", "open", "closed")
 
@@ -60,11 +59,7 @@ def import_(
         TRACES.load(trace)(path, out, workload, force)
         return
     if not path.is_dir():
-        written = import_yaml(path, out, override or (), recipe, force=force)
-        if isinstance(written, CheckpointModel):
-            _show_model(written, out)
-        else:
-            _show_workload(written, out, recipe)
+        _show_workload(import_yaml(path, out, override or (), recipe, force=force), out, recipe)
         return
     imports = import_folder(path, workload, strict)  # reads every run before anything is written
     _show_imports(imports, write_imports(imports, out, options.command_line(), force, label))
@@ -120,33 +115,21 @@ def _show_workload(converted: Converted, out: Path, recipe: Path | None) -> None
         typer.echo(f"dataset: feedrate generate DIR --recipe {recipe}{folders}")
 
 
-def _show_model(model: CheckpointModel, out: Path) -> None:
-    if live.for_programs():
-        live.answer({"file": str(out), "model": to_plain(model)})
-    typer.echo(f"{out}: checkpoints of {model.title}")
-    ranks = counted(model.parallelism.ranks, "rank")
-    typer.echo(f"  for {ranks}: feedrate checkpoint DIR --model {out}")
-
-
 def export(
     mlperf: Annotated[
         list[Path],
         typer.Option("--mlperf", metavar="OUT", help="Result. Twice: a checkpoint's writes, and its reads."),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder to write.")],
-    rules: Annotated[
-        str,
-        typer.Option(metavar="VERSION", help="v1.0, v2.0 or v3.0. Default: the newest with the workload."),
-    ] = "",
 ) -> None:
     """Write a result in MLPerf Storage's layout, marked as not a submission, and check it against the rules.
 
     \b
     Examples:
       feedrate export --mlperf sweep --out submission
-      feedrate export --mlperf sweep --out submission --rules v2.0
+      feedrate export --mlperf writes --mlperf reads --out submission
     """
-    checks = export_results(mlperf, out, rules)
+    checks = export_results(mlperf, out)
     if live.for_programs():
         live.answer(
             {

@@ -1,7 +1,7 @@
 """The documents of a run that feedrate measured, as MLPerf Storage and DLIO write them.
 
-Fields, units and formulas are DLIO's, errors included: its MB is 2^20 bytes, its GB 2^30, and its throughput
-counts (n - 2) steps over the time without the first one, in v3.0 (n - 1). The configuration has the epochs,
+Fields, units and formulas are DLIO's of v3.0, errors included: its MB is 2^20 bytes, its GB 2^30, and its
+throughput counts (n - 1) steps over the time without the first one. The configuration has the epochs,
 files and bytes of a sample of the run itself. Compute is nominal. Times of day are counted back from the
 time at which the result was written.
 """
@@ -32,7 +32,7 @@ from emulator.record.steps import Steps, read_steps
 STAMP = "%Y%m%d_%H%M%S"
 """Format of a run's name."""
 LEAST_STEPS = 3
-"""Steps of an epoch below which v2.0's throughput is undefined."""
+"""Steps of an epoch below which it is left out: the first does not count, and one alone says little."""
 
 Kind = Literal["training", "checkpointing"]
 _ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
@@ -141,8 +141,8 @@ def _time(start: datetime, seconds: float) -> str:
 # ---- Trainings.
 
 
-def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
-    """Return the documents of each point of a run or a sweep, in order, by the formulas of `version`.
+def training_runs(out: Path, result: RunResult) -> list[RunFolder]:
+    """Return the documents of each point of a run or a sweep, in order.
 
     Raises SpecError if a point lacks steps of a rank or has only short epochs; StorageError.
     """
@@ -155,7 +155,7 @@ def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]
         rows = _whole_steps(out, number, point.ranks)
         if runs:  # names of folders are whole seconds
             start = max(start, datetime.strptime(runs[-1].name, STAMP) + timedelta(seconds=1))
-        runs.append(_training_run(result, workload, number, rows, start, version))
+        runs.append(_training_run(result, workload, number, rows, start))
         start += timedelta(seconds=math.ceil(point.seconds))
     return runs
 
@@ -175,20 +175,20 @@ def _whole_steps(out: Path, number: int, ranks: int) -> Steps:
 
 
 def _training_run(
-    result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime, version: str
+    result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime
 ) -> RunFolder:
     """Return the documents of point `number`, begun at `start`, from its steps.
 
     Epochs that are too short for the formulas are left out.
     """
-    batch, skips = workload.loader.batch_size, 1 if version == "v3.0" else 2
+    batch = workload.loader.batch_size
     logs: dict[str, dict[str, Any]] = {}
     stats: dict[str, dict[str, Any]] = {}
     for rank in np.unique(rows["rank"]).tolist():
         of_rank = rows[rows["rank"] == rank]
         epochs = [of_rank[of_rank["epoch"] == epoch] for epoch in np.unique(of_rank["epoch"])]
         epochs = [epoch for epoch in epochs if len(epoch) >= LEAST_STEPS]
-        logs[str(rank)] = {str(n): _epoch_log(epoch, batch, skips) for n, epoch in enumerate(epochs, 1)}
+        logs[str(rank)] = {str(n): _epoch_log(epoch, batch) for n, epoch in enumerate(epochs, 1)}
         stats[str(rank)] = {str(n): _epoch_span(epoch, start) for n, epoch in enumerate(epochs, 1)}
     summary = _training_summary(result, workload, result.points[number], logs.values(), start)
     config = _training_config(result, workload, number, summary["epochs"])
@@ -199,8 +199,8 @@ def _training_run(
     return replace(run, epochs=stats, logs=logs)
 
 
-def _epoch_log(epoch: Steps, batch: int, skips: int) -> dict[str, Any]:
-    """Return DLIO's log of one rank's epoch, whose throughput counts all steps except `skips`."""
+def _epoch_log(epoch: Steps, batch: int) -> dict[str, Any]:
+    """Return DLIO's log of one rank's epoch, whose throughput leaves out the first step."""
     proc = epoch["wait"] + epoch["compute"] + epoch["overshoot"]
     rest = float(durations(epoch).sum()) - float(proc[0])
     return {
@@ -208,7 +208,7 @@ def _epoch_log(epoch: Steps, batch: int, skips: int) -> dict[str, Any]:
         "proc": {"block1": proc.tolist()},
         "compute": {"block1": epoch["compute"].tolist()},
         "au": {"block1": 100 * float(epoch["compute"][1:].sum()) / rest},
-        "throughput": {"block1": (len(epoch) - skips) * batch / rest},
+        "throughput": {"block1": (len(epoch) - 1) * batch / rest},
     }
 
 

@@ -6,8 +6,6 @@ FOLDER/DIVISION/feedrate/submission.yaml              the list of runs
 FOLDER/DIVISION/feedrate/systems/                     for the description of the system
 FOLDER/DIVISION/feedrate/results/SYSTEM/training/MODEL/{datasize,datagen,run}/YYYYMMDD_HHmmss/
 FOLDER/DIVISION/feedrate/results/SYSTEM/checkpointing/MODEL/YYYYMMDD_HHmmss/
-
-v2.0's reportgen finds the runs in this tree, too.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from emulator.files import write_whole
 from emulator.plugins.mlperf.bounded import yaml_text
 from emulator.plugins.mlperf.documents import STAMP, checkpoint_run, metadata, training_runs
 from emulator.plugins.mlperf.published import GIB
-from emulator.plugins.mlperf.rule import VERSIONS, model_and_accelerator
-from emulator.plugins.mlperf.rules import Check, self_check, version_for
+from emulator.plugins.mlperf.rule import SOURCE, model_and_accelerator
+from emulator.plugins.mlperf.rules import Check, self_check
 from emulator.plugins.mlperf.tree import RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
 from emulator.record.result import RunResult
@@ -41,8 +39,8 @@ _LAYOUT = 3
 """Version of MLPerf's layout of results."""
 
 
-def export_results(outs: Sequence[Path], folder: Path, rules: str = "") -> list[Check]:
-    """Write one set of results to the new folder `folder`, and check it against the rules of a version.
+def export_results(outs: Sequence[Path], folder: Path) -> list[Check]:
+    """Write one set of results to the new folder `folder`, and check it against the rules.
 
     A set is one result, or the result of a checkpoint's writes and that of its reads. Raises SpecError,
     StorageError.
@@ -52,14 +50,13 @@ def export_results(outs: Sequence[Path], folder: Path, rules: str = "") -> list[
     if len(results) > 1 and any(other.kind != "checkpoint" for other in results):
         raise SpecError(f"{len(results)} results of trainings", "export each by itself")
     check_out(folder, force=False, hint="choose another --out")
-    version = rules or version_for(result)
     au: list[float] | None = None
     if result.kind == "checkpoint":
         runs = [checkpoint_run(one) for one in results]
     else:
-        runs = training_runs(outs[0], result, version)
+        runs = training_runs(outs[0], result)
         au = [run.summary["metric"]["train_au_mean_percentage"] / 100 for run in runs]
-    checks = self_check(*results, version=version, au=au)
+    checks = self_check(*results, au=au)
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -178,14 +175,13 @@ def _manifest(organization: Path, division: str, system: str) -> dict[str, Any]:
 
 def _notice(result: RunResult, checks: Sequence[Check]) -> str:
     """Return the text of `NOTICE`: the folder's purpose and the outcome of each rule."""
-    source = VERSIONS[checks[0].version].source
     first = [
         f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
         "This is not an official MLPerf Storage submission: that needs MLPerf's own code, rules and review.",
         "There is no image of MLPerf's code and no core-config hash, and so no comparability class of",
         "editions.yaml. There is no description of the system: systems/ is empty.",
         "Fields and units are those of MLPerf Storage: its MB is 2^20 bytes, its GB 2^30.",
-        *([f"Numbers of rules are those of {source}."] if source else []),
+        f"Numbers of rules are those of {SOURCE}.",
     ]
     return "\n\n".join("\n".join(lines) for lines in (first, *(check.lines for check in checks))) + "\n"
 

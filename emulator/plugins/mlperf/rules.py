@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emulator.errors import SpecError
-from emulator.plugins.mlperf.rule import CLOSED, VERSIONS, Division, Rule, model_and_accelerator
+from emulator.plugins.mlperf.rule import CLOSED, Division, Rule
 from emulator.plugins.mlperf.rules_checkpoint import CHECKPOINTING, CheckpointRuns
 from emulator.plugins.mlperf.rules_training import TRAINING, TrainingRuns
 from emulator.record.result import RunResult
 
+VERSION = "v3.0"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of one rule."""
 
@@ -38,7 +39,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The outcome of all rules of a version for one accelerator count."""
+    """The outcome of all rules for one accelerator count."""
 
     version: str
     accelerators: int
@@ -62,70 +63,37 @@ class Check:
         return [first, *(f"  {rule.line}" for rule in self.rules)]
 
 
-def version_for(result: RunResult) -> str:
-    """Return the newest version of imported runs, else the newest with the workload, else the newest."""
-    imported = result.environment.get("imported")
-    versions = [run.get("version") for run in imported] if isinstance(imported, list) else []
-    if known := [name for name in VERSIONS if name in versions]:
-        return known[-1]
-    if result.kind != "checkpoint":
-        model, accelerator = model_and_accelerator(str(result.workload["name"]))
-        for name, version in reversed(VERSIONS.items()):
-            if accelerator in version.workloads.get(model, ()):
-                return name
-    return max(VERSIONS)
-
-
-def self_check(*results: RunResult, version: str = "", au: Sequence[float] | None = None) -> list[Check]:
-    """Check a set of runs by the rules of `version` (empty: `version_for`), by ascending accelerator count.
+def self_check(*results: RunResult, au: Sequence[float] | None = None) -> list[Check]:
+    """Check a set of runs, by ascending accelerator count.
 
     `results` are of one kind and workload, in the order of their start. `au` is the AU of each point of one
     result by MLPerf's formula, the mean over its epochs. The default is the point's own, over all epochs, or
-    that of an imported run. Raises SpecError if the version has no such rules.
+    that of an imported run.
     """
-    version = version or version_for(results[-1])
-    if version not in VERSIONS:
-        raise SpecError(f"unknown version of the rules: {version!r}", f"known: {', '.join(VERSIONS)}")
     if results[-1].kind == "checkpoint":
-        runs = CheckpointRuns(VERSIONS[version], results)
-        return [_check(version, CHECKPOINTING, runs, runs.ranks)]
+        runs = CheckpointRuns(results)
+        return [_check(CHECKPOINTING, runs, runs.ranks)]
     counts = sorted({point.ranks for result in results for point in result.points})
-    return [
-        _check(version, TRAINING, TrainingRuns(VERSIONS[version], results, count, au), count)
-        for count in counts
-    ]
+    return [_check(TRAINING, TrainingRuns(results, count, au), count) for count in counts]
 
 
 def broken(results: Sequence[RunResult], version: str, closed: bool) -> list[str]:
-    """Return a line for each rule that the set of runs does not meet. NaN, as in a plan, breaks no rule."""
+    """Return a line for each rule that the set of runs does not meet. NaN, as in a plan, breaks no rule.
+
+    `version` is the only one that is registered.
+    """
     return [
         f"{check.accelerators} accelerators: {rule.line}"
-        for check in self_check(*results, version=version)
+        for check in self_check(*results)
         for rule in check.rules
         if rule.met is False and (closed or rule.division != CLOSED)
     ]
 
 
-def _check(
-    version: str, rules: Sequence[Rule], subject: TrainingRuns | CheckpointRuns, accelerators: int
-) -> Check:
-    """Return the outcomes of the rules that `version` has. Raises SpecError if it has none."""
+def _check(rules: Sequence[Rule], subject: TrainingRuns | CheckpointRuns, accelerators: int) -> Check:
     outcomes = []
     for rule in rules:
-        number = rule.section(version)
-        if number is not None:
-            value, met = rule.check(subject)
-            asks = rule.asks.format(subject=subject, version=subject.version)
-            outcomes.append(
-                Outcome(
-                    number=number,
-                    name=rule.name,
-                    division=rule.division,
-                    value=value,
-                    threshold=asks,
-                    met=met,
-                )
-            )
-    if not outcomes:
-        raise SpecError(f"{version} of the rules has no checkpoints", f"use --rules {max(VERSIONS)}")
-    return Check(version=version, accelerators=accelerators, rules=tuple(outcomes))
+        value, met = rule.check(subject)
+        asks = rule.asks.format(subject=subject)
+        outcomes.append(Outcome(rule.number, rule.name, rule.division, value, asks, met))
+    return Check(version=VERSION, accelerators=accelerators, rules=tuple(outcomes))

@@ -57,26 +57,20 @@ class ImportedTraining:
     @property
     def flags(self) -> list[Flag]:
         """What the published figures hide, and what could not be read."""
-        flags = []
         hidden = self.published.au - self.x_ideal_first
         overslept = self.published.au - self.x_ideal
         most = max(self.x_ideal, self.x_ideal_first)
-        if most > _MOST:
-            sentence = (
-                f"X/X_ideal is {most * 100:.1f} %, which is impossible: its documents are of several runs."
-            )
-            flags.append(Flag(name="documents", value=most, threshold=_MOST, sentence=sentence))
-        if unread := self.run.unread:
-            sentence = f"{'; '.join(unread)}."
-            flags.append(Flag(name="documents", value=len(unread), threshold=0.0, sentence=sentence))
-        if hidden > _HIDDEN:
-            sentence = f"Start-up and the excluded first step hide {hidden * 100:.0f} points of AU."
-            flags.append(Flag(name="hidden", value=hidden, threshold=_HIDDEN, sentence=sentence))
-        if overslept > _OVERSLEPT:
-            points = overslept * 100
-            sentence = f"Oversleep was counted as compute: the published AU is {points:.1f} points too high."
-            flags.append(Flag(name="oversleep", value=overslept, threshold=_OVERSLEPT, sentence=sentence))
-        return flags
+        found = (
+            ("documents", most, _MOST, f"X/X_ideal is {most * 100:.1f} %, which is impossible."),
+            ("documents", len(self.run.unread), 0.0, f"{'; '.join(self.run.unread)}."),
+            ("hidden", hidden, _HIDDEN, f"A slow start hides {hidden * 100:.0f} points of AU."),
+            ("oversleep", overslept, _OVERSLEPT, f"Oversleep adds {overslept * 100:.1f} points to its AU."),
+        )
+        return [
+            Flag(name=name, value=value, threshold=threshold, sentence=sentence)
+            for name, value, threshold, sentence in found
+            if value > threshold
+        ]
 
     @property
     def verdict(self) -> str:
@@ -212,32 +206,24 @@ def _point(imported: ImportedTraining) -> Point:
 
 def _hosts(published: Published, samples: int, size: float) -> tuple[HostShare, ...]:
     """Return each host's share of the ranks, evenly; only the first host has a name."""
-    accelerators = published.num_accelerators
-    hosts = min(published.num_hosts, accelerators)
-    cores = (*published.cores, *[0] * hosts)
+    hosts = min(published.num_hosts, published.num_accelerators)
+    cores, unknown = (*published.cores, *[0] * hosts), math.nan
     shares = []
     for number in range(hosts):
-        ranks = len(range(number, accelerators, hosts))
-        host_samples = samples // accelerators * ranks
+        ranks = len(range(number, published.num_accelerators, hosts))
+        own, name = samples // published.num_accelerators * ranks, f"host {number + 1}"
+        if number == 0 and published.hostname:
+            name = published.hostname
         shares.append(
-            HostShare(
-                host=(number == 0 and published.hostname) or f"host {number + 1}",
-                ranks=ranks,
-                samples=host_samples,
-                bytes=round(host_samples * size),
-                cpu_seconds=math.nan,
-                cores=cores[number],
-                wait_seconds=math.nan,
-            )
-        )
+            HostShare(host=name, ranks=ranks, samples=own, bytes=round(own * size), cpu_seconds=unknown,
+                      cores=cores[number], wait_seconds=unknown)
+        )  # fmt: skip
     return tuple(shares)
 
 
 def _facts(imported: ImportedTraining) -> dict[str, Any]:
     """Return what the documents of a run state, for the rules and for the report."""
-    run, published, config = imported.run, imported.published, imported.run.config
-    seed = config.at("train.seed") if config else None
-    saved = config.at("workflow.checkpoint") if config else None
+    run, published = imported.run, imported.published
     return {
         "run": run.name,
         "start": published.start,
@@ -247,7 +233,5 @@ def _facts(imported: ImportedTraining) -> dict[str, Any]:
         "memory_bytes": sum(published.memory) or None,
         "files": published.num_files_train,
         "samples_per_file": published.num_samples_per_file,
-        "seed": seed if type(seed) is int else None,
-        "saved": saved if isinstance(saved, bool) else None,
         "same_filesystem": run.same_filesystem,
     }

@@ -19,7 +19,7 @@ import numpy as np
 from emulator.config.catalog import names
 from emulator.config.reader import Source, build, stated, toml_text
 from emulator.config.recipe import Recipe, SizeSpec
-from emulator.config.workload import AcceleratorSpec, SampleSpec, Workload, load_workload
+from emulator.config.workload import SampleSpec, Workload, load_workload
 from emulator.dataset.formats import format_named
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import SpecError
@@ -52,46 +52,44 @@ USED = {
 }
 """Workload keys by DLIO key; empty for a key that only the title uses."""
 
+_UNUSED = """
+model: feedrate emulates only the time of the model's step
+workflow.generate_data: use feedrate generate
+workflow.train: feedrate run and sweep always train
+train.total_training_steps: use feedrate run and sweep --steps
+storage: use feedrate run and sweep --storage
+output: use feedrate run and sweep --out
+reader.odirect: feedrate run --cache cold bypasses the page cache
+framework reader.data_loader reader.data_loader_classname: feedrate has its own loaders
+reader.data_loader_sampler reader.reader_classname: feedrate has its own loaders
+reader.multiprocessing_context reader.dont_use_mmap: feedrate has its own loaders
+reader.file_access reader.read_type reader.pin_memory: feedrate has its own loaders
+reader.file_shuffle reader.sample_shuffle train.seed_change_epoch: feedrate reshuffles by seed in every epoch
+reader.shuffle_size: tf.data's buffer; for TFRecord it becomes access.shuffle_buffer
+dataset.file_prefix dataset.generation_buffer_size dataset.keep_files: an option of DLIO's generator
+dataset.enable_chunking dataset.chunk_size dataset.chunking: an option of DLIO's generator
+dataset.compression dataset.compression_level: an option of DLIO's generator
+dataset.data_folder: feedrate generate, run and sweep take the folder as an argument
+dataset.num_files_train: use feedrate generate DIR --files
+dataset.skip_listing dataset.listing_validation_interval: how DLIO finds the files before it reads
+dataset.num_subfolders_train: use feedrate generate DIR --subfolders
+dataset.parquet.row_group_size: part of the recipe (feedrate import --recipe)
+dataset.parquet: feedrate uses only columns and row groups
+dataset.record_length_resize dataset.record_length_bytes_resize: DLIO's constant in place of the sample
+reader.computation_threads reader.preprocess_time reader.preprocess_time_stdev: preprocessing is not emulated
+train.computation_time_stdev: every step takes the same time
+evaluation workflow.evaluation workflow.do_eval dataset.num_files_eval: evaluation is not emulated
+dataset.num_subfolders_eval dataset.eval_num_samples_per_file: evaluation is not emulated
+reader.batch_size_eval train.total_eval_steps: evaluation is not emulated
+checkpoint workflow.checkpoint: use feedrate checkpoint
+profiling workflow.debug workflow.profiling workflow.profile: an option of DLIO's profiler
+"""
+"""Reasons why DLIO keys, or whole tables, are not used."""
 UNUSED = {
     key: why
-    for why, keys in {
-        "feedrate emulates only the time of the model's step": "model",
-        "use feedrate generate": "workflow.generate_data",
-        "feedrate run and sweep always train": "workflow.train",
-        "use feedrate run and sweep --steps": "train.total_training_steps",
-        "use feedrate run and sweep --storage": "storage",
-        "use feedrate run and sweep --out": "output",
-        "feedrate run --cache cold bypasses the page cache": "reader.odirect",
-        "feedrate has its own loaders": "framework reader.data_loader reader.data_loader_classname "
-        "reader.data_loader_sampler reader.reader_classname reader.multiprocessing_context "
-        "reader.dont_use_mmap reader.file_access reader.read_type reader.pin_memory",
-        "feedrate reshuffles files and samples by seed in every epoch": "reader.file_shuffle "
-        "reader.sample_shuffle train.seed_change_epoch",
-        "tf.data's buffer; for TFRecord it becomes access.shuffle_buffer": "reader.shuffle_size",
-        "an option of DLIO's generator; feedrate generate has its own": "dataset.file_prefix "
-        "dataset.generation_buffer_size dataset.enable_chunking dataset.chunk_size dataset.chunking "
-        "dataset.compression dataset.compression_level dataset.keep_files",
-        "feedrate generate, run and sweep take the folder as an argument": "dataset.data_folder",
-        "use feedrate generate DIR --files": "dataset.num_files_train",
-        "how DLIO finds the files before it reads": "dataset.skip_listing "
-        "dataset.listing_validation_interval",
-        "use feedrate generate DIR --subfolders": "dataset.num_subfolders_train",
-        "part of the recipe (feedrate import --recipe)": "dataset.parquet.row_group_size",
-        "feedrate uses only columns and row groups": "dataset.parquet",
-        "DLIO discards the sample and returns a constant of this size": "dataset.record_length_resize "
-        "dataset.record_length_bytes_resize",
-        "preprocessing is not emulated": "reader.computation_threads reader.preprocess_time "
-        "reader.preprocess_time_stdev",
-        "every step takes the same time": "train.computation_time_stdev",
-        "evaluation is not emulated": "evaluation workflow.evaluation workflow.do_eval "
-        "dataset.num_files_eval dataset.num_subfolders_eval dataset.eval_num_samples_per_file "
-        "reader.batch_size_eval train.total_eval_steps",
-        "use feedrate checkpoint": "checkpoint workflow.checkpoint",
-        "an option of DLIO's profiler": "profiling workflow.debug workflow.profiling workflow.profile",
-    }.items()
+    for keys, _, why in (line.partition(": ") for line in _UNUSED.strip().splitlines())
     for key in keys.split()
 }
-"""Reason why a DLIO key, or a whole table, is not used."""
 
 _ACCELERATORS = {
     "v100": "NVIDIA V100",
@@ -284,19 +282,20 @@ def _accelerator(config: Config) -> dict[str, Any]:
     suffixes = (end for end in _ACCELERATORS if re.search(rf"[_-]{end}(?![a-z0-9])", choice))
     batch = config.whole("reader.batch_size", 1)
     seconds = float(config.number("train.computation_time") or 0.0)
-    provenances = (a.provenance for a in _known() if (a.step_batch_size, a.step_seconds) == (batch, seconds))
     return {
         "name": _ACCELERATORS.get(next(suffixes, ""), "accelerator not stated"),
         "step_seconds": seconds,
         "step_batch_size": batch,
-        "provenance": next(provenances, "chosen"),
+        "provenance": _provenance(batch, seconds),
     }
 
 
-@cache
-def _known() -> tuple[AcceleratorSpec, ...]:
-    """Return the accelerators of the catalogue, cached for trees with hundreds of configurations."""
-    return tuple(load_workload(name).accelerator for name in names("workloads"))
+@cache  # for trees with hundreds of configurations
+def _provenance(batch: int, seconds: float) -> str:
+    """Return the provenance of the catalogue's accelerator with this step, or `chosen`."""
+    known = (load_workload(name).accelerator for name in names("workloads"))
+    same = (a.provenance for a in known if (a.step_batch_size, a.step_seconds) == (batch, seconds))
+    return next(same, "chosen")
 
 
 def _columns(config: Config) -> tuple[ParquetColumn, ...]:
@@ -315,22 +314,18 @@ def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
     """Return the DLIO key or default that each workload key came from."""
     file = Path(config.name).name
     sources = {target: "DLIO's default" for target in USED.values() if target}
-    sources |= {
-        "loader.block_bytes": "not stated: 256 KiB as in tf.data, elsewhere feedrate's own",
-        "loader.crop": "chosen: a cube that every sample holds, at most 128 an edge; records are kept whole",
-        "accelerator.step_batch_size": "reader.batch_size: DLIO computes for the same time at any of them",
-        "training.sync": "DLIO: a barrier after every step",
-    }
+    sources["loader.block_bytes"] = "not stated: 256 KiB as in tf.data, elsewhere feedrate's own"
+    sources |= {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
+    sources["loader.crop"] = "chosen: a cube that every sample holds, at most 128 an edge; records are whole"
+    sources["accelerator.step_batch_size"] = "reader.batch_size: DLIO computes as long at any of them"
+    sources["training.sync"] = "DLIO: a barrier after every step"
     if not tf_data:
         sources["access.refill"] = "DLIO: a DataLoader with persistent workers, begun anew in every epoch"
     if tf_data or form == "parquet":
         sources["access.streams"] = f"{file}: reader.read_threads"
-    sources |= {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
     if _is_direct_fs(config):
-        sources["loader.workers"] = (
-            f"{file}: storage_type direct_fs, {_DIRECT_FS_REQUESTS} files for each of read_threads; "
-            "--loader direct has no process for each"
-        )
+        requests = f"direct_fs, {_DIRECT_FS_REQUESTS} files for each of reader.read_threads"
+        sources["loader.workers"] = f"{file}: {requests}; --loader direct has no process for each"
     if form != "parquet":
         del sources["access.columns"]
     return dict(sorted(sources.items()))
