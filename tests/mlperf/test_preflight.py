@@ -28,7 +28,7 @@ def test_a_run_that_would_not_count_is_refused_and_leaves_nothing(tiny, tmp_path
         assert "NOT MET  files of the dataset" in done.out + done.err
     assert "change what they list" in one.one_line() and "NOT MET  runs: 1" in one.out + one.err
     assert "of v3.0 for CLOSED" in six.one_line()
-    assert "NOT MET  runs" not in six.out + six.err and "data loader: direct" in six.out + six.err
+    assert "NOT MET  runs" not in six.out + six.err and "loader direct instead" in six.out + six.err
 
 
 def test_a_set_of_runs_is_one_result(tiny, tmp_path):
