@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +23,14 @@ from emulator.analysis.answer import Answer
 from emulator.analysis.knee import find_knee
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
-from emulator.dataset.manifest import read_manifest
 from emulator.dataset.plan import DatasetPlan
-from emulator.errors import Inconclusive, RankError
+from emulator.errors import Inconclusive, MissingError, RankError
 from emulator.launch.child import feedrate
 from emulator.record.host import HOST, HostRows, read_hosts
 from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
 from emulator.report.charts import Figure, svg, write_picture
-from emulator.report.table import markdown
 from emulator.report.training_figures import hosts_over_time
 from emulator.report.view import answer_of, kind_of, title
 from emulator.run.comm import Comm, Quiet
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
     from emulator.plugins.systems.plan import Plan
 
 __all__ = [
-    "Picture", "Result", "baseline", "checkpoint", "compare", "efficiency", "figures", "find_knee",
-    "generate", "plan", "read", "record", "report", "run", "sweep", "verify",
+    "Asked", "Picture", "Result", "ask", "baseline", "checkpoint", "compare", "efficiency", "figures",
+    "find_knee", "generate", "plan", "read", "record", "report", "run", "sweep", "verify",
 ]  # fmt: skip
 
 
@@ -65,14 +64,14 @@ Place = str | os.PathLike[str]
 """A folder or a file; for datasets also an s3:// URL."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The content of one OUT folder."""
 
     run: RunResult
     """The content of run.json, whose fields results/README.md explains."""
-    log: Callable[[], Steps] = field(default=lambda: np.zeros(0, dtype=STEP), repr=False)
-    seconds: Callable[[], HostRows] = field(default=lambda: np.zeros(0, dtype=HOST), repr=False)
+    log: Callable[[], Steps] = lambda: np.zeros(0, dtype=STEP)
+    seconds: Callable[[], HostRows] = lambda: np.zeros(0, dtype=HOST)
 
     @cached_property
     def steps(self) -> Steps:
@@ -111,10 +110,30 @@ class Result:
         rows = [tuple(getattr(point, name) for name, _ in COLUMNS) for point in self.points]
         return np.array(rows, dtype=list(COLUMNS))
 
-    def _repr_markdown_(self) -> str:
-        """Return title, answer and tables for a notebook."""
-        tables = [markdown(table) for table in kind_of(self.run).tables(self.run) if not table.detail]
-        return "\n\n".join([f"**{title(self.run)}**", *self.answer.lines, *tables])
+    def __repr__(self) -> str:
+        return f"<{self.run.kind} of {title(self.run)}: {self.answer.sentence}>"
+
+    def _repr_html_(self) -> str:
+        """Return title, answer and chart for a notebook: one screen."""
+        lines = "<br>".join(map(escape, self.answer.lines))
+        drawn = ""
+        with suppress(MissingError):
+            drawn = "".join(map(svg, kind_of(self.run).figures(self.run)[:1]))
+        return f"<p><b>{escape(title(self.run))}</b></p><p>{lines}</p>{drawn}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `ask` found."""
+
+    answer: Answer
+    """What the storage feeds."""
+    pytorch_answer: Answer | None
+    """What PyTorch on this client feeds; None if it was not measured."""
+    storage: Result
+    """The sweep with the direct loader."""
+    pytorch: Result | None
+    """The counts with the torch loader."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +200,7 @@ def verify(place: Place, how: Checking | None = None) -> Checked:
     return checked
 
 
-def run(dataset: Place, workload: str, ranks: int, *, out: Place, **options: object) -> Result:
+def run(dataset: Place, workload: str, ranks: int, *, out: Place, **options: Any) -> Result:
     """Emulate training with `ranks` ranks, which are forked on this machine.
 
     `options` are those of `feedrate run` with underscores: loader="direct", steps=100,
@@ -191,7 +210,7 @@ def run(dataset: Place, workload: str, ranks: int, *, out: Place, **options: obj
     return _measured("run", dataset, workload, ranks, Path(out), options)
 
 
-def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **options: object) -> Result:
+def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **options: Any) -> Result:
     """Search for the knee up to `ranks` ranks, which are forked on this machine.
 
     `options` are those of `feedrate sweep`, as in `run`: counts="1,2,4", budget="10min", precision=0.1. A
@@ -200,11 +219,52 @@ def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **optio
     return _measured("sweep", dataset, workload, ranks, Path(out), options)
 
 
+def ask(
+    place: Place,
+    accelerator: str | None = None,
+    *,
+    workload: str = "unet3d",
+    up_to: int = 16,
+    within: str = "5min",
+    out: Place,
+    **options: Any,
+) -> Asked:
+    """Find how many accelerators the storage at `place` feeds, from an empty folder on, within a time.
+
+    `options` are those of `feedrate ask` with underscores. Call it in the main thread. Raises FeedrateError.
+    """
+    from emulator.cli.ask import answers, question_of
+    from emulator.sweep.ask import measured_in
+
+    words = {"accelerator": accelerator, "workload": workload, "up_to": up_to, "within": within, "out": out}
+    question = question_of(os.fspath(place), **{**words, **options})
+    status = feedrate("ask", os.fspath(place), *_words({**words, **options}))
+    if status:
+        raise RankError(f"feedrate ask ended with status {status}", read_failure(question.out))
+    measured = measured_in(question.out)
+    answer, trained = answers(question, measured)
+    pytorch = Result(measured.pytorch) if measured.pytorch else None
+    return Asked(answer, trained, Result(measured.storage), pytorch)
+
+
 def _measured(
-    verb: str, dataset: Place, workload: str, ranks: int, out: Path, options: Mapping[str, object]
+    verb: Literal["run", "sweep"],
+    dataset: Place,
+    workload: str,
+    ranks: int,
+    out: Path,
+    options: Mapping[str, Any],
 ) -> Result:
     """Run `feedrate VERB` with ranks, and read its result."""
-    read_manifest(parse_place(os.fspath(dataset)))  # a bad dataset raises its exception here
+    from emulator.cli.options import Gate
+    from emulator.cli.run import Training
+
+    known = {field.name for field in fields(Training)}
+    given = {name: value for name, value in options.items() if name in known}
+    given |= {"settings": options.get("set"), "mismatched": bool(options.get("mismatched_dataset"))}
+    training = Training(dataset=os.fspath(dataset), workload=workload, ranks=ranks, out=out, **given)
+    # What is wrong raises its exception here, and is no line of a rank.
+    training.checked(training.job(verb, training.spec(Gate())))
     words = _words({"workload": workload, "ranks": ranks, "out": out, **options})
     status = feedrate(verb, os.fspath(dataset), *words)
     if status not in (0, Inconclusive.exit_code):
@@ -212,16 +272,16 @@ def _measured(
     return read(out)
 
 
-def _words(options: Mapping[str, object]) -> list[str]:
+def _words(options: Mapping[str, Any]) -> list[str]:
     """Return options with underscores as words of a command line."""
     words = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            if one is True:
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if item is True:
                 words.append(option)
-            elif one is not None and one is not False and one != "":
-                words += [option, str(one)]
+            elif item is not None and item is not False and item != "":
+                words += [option, str(item)]
     return words
 
 
@@ -234,40 +294,16 @@ def _ending(what: str, out: Path) -> Iterator[None]:
         raise RankError(f"{what} ended with status {end.code}", read_failure(out)) from None
 
 
-def baseline(
-    folder: Place,
-    *,
-    out: Place,
-    suite: str = "four-corners",
-    quick: bool = False,
-    depths: Sequence[int] = (),
-    jobs: int | None = None,
-    file_bytes: int | None = None,
-    seconds: float | None = None,
-    keep: bool = False,
-    label: str = "",
-    force: bool = False,
-) -> Result:
+def baseline(folder: Place, *, out: Place, force: bool = False, **options: Any) -> Result:
     """Measure the storage's own limits below `folder` with fio, on this host.
 
-    The arguments are the options of `feedrate baseline`; `seconds` is the measured time of a test. Call it in
-    the main thread. Raises FeedrateError.
+    `options` are those of `feedrate baseline` with underscores: suite="sequential", quick=True,
+    depths=(1, 8); `seconds` is the measured time of a test. Call it in the main thread. Raises FeedrateError.
     """
     from emulator.plugins.baseline.fio_suite import fio_suite
     from emulator.plugins.baseline.measure import measure
 
-    tool = fio_suite(
-        [Path(folder)],
-        Path(out),
-        suite=suite,
-        quick=quick,
-        depths=depths,
-        jobs=jobs,
-        file_bytes=file_bytes,
-        seconds=seconds,
-        keep=keep,
-        label=label,
-    )
+    tool = fio_suite([Path(folder)], Path(out), **options)
     tool.checked(1)  # what cannot run raises its exception here
     check_out(tool.out, force)
     with _ending("the baseline", tool.out):
@@ -281,82 +317,37 @@ def checkpoint(
     *,
     out: Place,
     ranks: int | None = None,
-    subset: bool = False,
-    scale: str = "1",
-    writes: int | None = None,
-    reads: int | None = None,
-    pause: str | None = None,
-    settings: Sequence[str] = (),
-    keep: bool = False,
-    shift: bool = False,
-    noise: str = "",
-    label: str = "",
-    rules: str = "",
-    closed: bool = False,
     force: bool = False,
+    **options: Any,
 ) -> Result:
-    """Write and restore checkpoints of a large model with `ranks` ranks, which are forked on this machine.
+    """Write and restore checkpoints of a large model with `ranks` ranks, which start here.
 
-    The arguments are the options of `feedrate checkpoint`, written alike: scale="1/100", pause="0s";
-    `settings` are values of --set. Call it in the main thread. Raises FeedrateError.
+    `options` are those of `feedrate checkpoint` with underscores: scale="1/100", pause="0s", set=[...]. Call
+    it in the main thread. Raises FeedrateError.
     """
     from emulator.plugins.checkpoint.cli import Choices
-    from emulator.plugins.checkpoint.job import check
 
-    choices = Choices(
-        model=model,
-        subset=subset,
-        scale=scale,
-        writes=writes,
-        reads=reads,
-        pause=pause,
-        settings=list(settings),
-        keep=keep,
-        shift=shift,
-        noise=noise,
-        label=label,
-        rules=rules,
-        closed=closed,
-    )
+    settings = options.pop("settings", options.pop("set", None))
+    choices = Choices(model=model, settings=settings, **options)
     job = choices.job(Path(folder), Path(out))
-    options = asdict(choices)
-    options["set"] = options.pop("settings")
-    check(job, ranks or job.usual_ranks, force)  # a bad job raises its exception here
-    words = _words({**options, "ranks": ranks, "out": out, "force": force})
-    if status := feedrate("checkpoint", os.fspath(folder), *words):
-        raise RankError(f"feedrate checkpoint ended with status {status}", read_failure(job.out))
+    written = {**asdict(choices), "set": settings, "settings": None, "out": out, "force": force}
+    words = ["checkpoint", os.fspath(folder), *_words(written)]
+    with _ending("feedrate checkpoint", job.out):
+        run_checkpoint(job, words, ranks, force=force)
     return read(out)
 
 
-def record(
-    command: Sequence[str],
-    *,
-    out: Place,
-    steps: int | None = None,
-    warmup: int = 5,
-    keep_names: bool = False,
-    traced_steps: int = 100,
-    check: bool = True,
-    force: bool = False,
-) -> Written:
+def record(command: Sequence[str], *, out: Place, check: bool = True, **options: Any) -> Written:
     """Run a PyTorch job unchanged, and record its reads and the time of its steps.
 
-    The arguments are the options of `feedrate record`; with `check` a replay follows the job. The job's exit
-    status is `observation.status`. To record a loop of this process, use `plugins.recorder.recording`. Call
-    it in the main thread. Raises SpecError, StorageError, LaunchError.
+    `options` are those of `feedrate record` with underscores: steps=200, warmup=5, traced_steps=100; with
+    `check` a replay follows the job. The job's exit status is `observation.status`. To record a loop of this
+    process, use `plugins.recorder.recording`. Call it in the main thread. Raises SpecError, StorageError,
+    LaunchError.
     """
     from emulator.plugins.recorder.record import record_job
 
-    return record_job(
-        command,
-        Path(out),
-        steps=steps,
-        warmup=warmup,
-        keep_names=keep_names,
-        traced_steps=traced_steps,
-        checked=check,
-        force=force,
-    )
+    return record_job(command, Path(out), checked=check, **options)
 
 
 def report(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from emulator import live
+from emulator.analysis.answer import Answer
 from emulator.cli import options
 from emulator.config.catalog import names
 from emulator.config.reader import to_plain
@@ -76,17 +79,17 @@ def ask(
       feedrate ask /mnt/ai --accelerator h100 --up-to 64
       feedrate ask s3://bucket/scratch --within 10min --require 8
     """
-    spec = load_workload(workload_named(workload, accelerator), gate.settings(settings))
-    question = Question(
-        place=parse_place(place),
-        workload=spec,
+    question = question_of(
+        place,
+        accelerator,
+        workload,
         up_to=up_to,
-        seconds=parse_seconds(within),
-        storage=parse_storage(storage, "cold"),
-        out=out or options.default_out(f"ask-{spec.name}"),
+        within=within,
+        storage=storage,
+        set=gate.settings(settings),
+        out=out,
         keep=keep,
         force=force,
-        command=options.command_line(),
     )
     begin = time.monotonic()
     LOADERS.load("direct" if find_spec("torch") is None else "torch").get()  # before ranks are forked
@@ -100,6 +103,44 @@ def ask(
     _say(question, measured, gate, time.monotonic() - begin)
     if status:  # the trainings failed
         raise typer.Exit(status)
+
+
+def question_of(
+    place: str,
+    accelerator: str | None = None,
+    workload: str = "unet3d",
+    *,
+    up_to: int = 16,
+    within: str = "5min",
+    storage: str = "posix",
+    set: Sequence[str] = (),
+    out: Path | None = None,
+    keep: bool = False,
+    force: bool = False,
+) -> Question:
+    """Return the question that these options ask. Raises SpecError, StorageError."""
+    spec = load_workload(workload_named(workload, accelerator), list(set))
+    return Question(
+        place=parse_place(place),
+        workload=spec,
+        up_to=up_to,
+        seconds=parse_seconds(within),
+        storage=parse_storage(storage, "cold"),
+        out=Path(out) if out else options.default_out(f"ask-{spec.name}"),
+        keep=keep,
+        force=force,
+        command=options.command_line(),
+    )
+
+
+def answers(
+    question: Question, measured: Measured, require: int | None = None
+) -> tuple[Answer, Answer | None]:
+    """Return what the storage feeds, and what PyTorch on these clients feeds."""
+    hosts = len(measured.storage.environment["hosts"])
+    client = Client(cores=cores() * hosts, hosts=hosts)
+    trained = pytorch_answer(question, measured.pytorch, client) if measured.pytorch else None
+    return storage_answer(question, measured, require), trained
 
 
 def workload_named(workload: str, accelerator: str | None) -> str:
@@ -134,10 +175,7 @@ def _work(question: Question, comm: Comm) -> int:
 
 
 def _say(question: Question, measured: Measured, gate: options.Gate, seconds: float) -> None:
-    hosts = len(measured.storage.environment["hosts"])
-    client = Client(cores=cores() * hosts, hosts=hosts)
-    answer = storage_answer(question, measured, gate.require)
-    trained = pytorch_answer(question, measured.pytorch, client) if measured.pytorch else None
+    answer, trained = answers(question, measured, gate.require)
     if live.for_programs():
         live.answer(
             {

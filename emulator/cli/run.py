@@ -138,12 +138,12 @@ class Training:
         ranks = self.ranks or usual
         if self.dry_run:
             if rank_hint() == 0:
-                manifest = self._manifest(job)
+                manifest = self.checked(job)
                 _check(job, manifest, schedule(ranks), ranks)
                 show_plan(job, manifest, schedule(ranks), ranks)
             return
         if not started_by_mpi():
-            apart(lambda: _check(job, self._manifest(job), schedule(ranks), ranks))
+            apart(lambda: _check(job, self.checked(job), schedule(ranks), ranks))
             LOADERS.load(job.loader).get()  # ranks share what is imported before they are forked
         status = on_ranks(partial(self._work, job, schedule), self.ranks, usual, job.out)
         if status not in (0, Inconclusive.exit_code):
@@ -154,7 +154,7 @@ class Training:
         if status:
             raise typer.Exit(status)
 
-    def _manifest(self, job: TrainingJob) -> Manifest:
+    def checked(self, job: TrainingJob) -> Manifest:
         """Read the dataset's manifest. Raises SpecError if the dataset is not the workload's."""
         manifest = read_manifest(job.dataset)
         if (difference := mismatch(job.workload, manifest)) and not self.mismatched:
@@ -169,7 +169,7 @@ class Training:
         """Measure on the ranks of `comm`; return the exit status."""
         if started_by_mpi():  # else the command has done so before it forked the ranks
             job = comm.bcast(job)  # the default of --out has the time of rank 0
-            agreed(comm, lambda: self._manifest(job) if comm.rank == 0 else None)
+            agreed(comm, lambda: self.checked(job) if comm.rank == 0 else None)
             agreed(comm, lambda: schedule(comm.size))
         if comm.rank:
             measure(job, comm, None)

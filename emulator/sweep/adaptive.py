@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,11 +27,21 @@ CLOSE = 0.1
 """Relative gap between a fed and a starved count at which halving stops if the client is the limit."""
 
 
+Cost = Callable[[int, Sequence[Point]], float]
+"""Estimates the seconds of a run of a count, from the points so far."""
+
+
 class Adaptive(Schedule):
     """Chooses counts with `analysis.search`, without the runs that the client limited."""
 
-    def __init__(self, search: KneeSearch, clock: Clock, budget: float | None) -> None:
-        """Run for at most `budget` seconds in total; None sets no limit."""
+    def __init__(
+        self, search: KneeSearch, clock: Clock, budget: float | None, cost: Cost | None = None
+    ) -> None:
+        """Run for at most `budget` seconds in total; None sets no limit.
+
+        `cost` estimates the seconds of a run, so that none begins that does not fit; None: as the mean run.
+        """
+        self._cost = cost
         self.largest = search.maximum
         self._search = search
         self._clock = clock
@@ -102,10 +112,20 @@ class Adaptive(Schedule):
         choice = again or _below_client(points, self._search) or next_count(history, self._search)
         if len(points) >= self._search.max_runs and not isinstance(choice, str):
             return f"{len(points)} runs, {len(points) - len(history)} of them disturbed by the client"
-        tight = points and self._per_run(points) > self.seconds_left
-        if tight and self._budget is not None and not isinstance(choice, str):
-            return f"the budget of {show_seconds(self._budget)} is used up"
-        return choice
+        if isinstance(choice, str) or self._budget is None:
+            return choice
+        fits = self._fitting(choice, points)
+        return fits or f"the budget of {show_seconds(self._budget)} is used up"
+
+    def _fitting(self, choice: int, points: Sequence[Point]) -> int | None:
+        """Return the count, or the largest below it of which a run still fits; None if there is none."""
+        if self._cost is None:
+            return None if points and self._per_run(points) > self.seconds_left else choice
+        count = choice
+        while count >= 1 and self._cost(count, points) > self.seconds_left:
+            count -= 1
+        runs = sum(point.ranks == count for point in points)
+        return count if count >= 1 and (count == choice or runs < 2) else None
 
     @staticmethod
     def _history(points: Sequence[Point]) -> list[CountRun]:

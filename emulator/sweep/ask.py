@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from emulator import live
+from emulator.analysis.bound import FED
 from emulator.analysis.knee import whole_accelerators
 from emulator.analysis.search import KneeSearch
 from emulator.config.storage import Place
@@ -23,11 +25,11 @@ from emulator.errors import DatasetError, SpecError, storage_errors
 from emulator.loader import buffer_bytes, shared_bytes
 from emulator.record.machine import free_memory_bytes
 from emulator.record.out import RESULT, read_result
-from emulator.record.result import RunResult
+from emulator.record.result import Point, RunResult
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob, mismatch
-from emulator.sweep.adaptive import Adaptive
+from emulator.sweep.adaptive import Adaptive, Cost
 from emulator.sweep.asked_data import (
     LEAST_STEPS,
     Data,
@@ -39,6 +41,7 @@ from emulator.sweep.asked_data import (
     remove_data,
 )
 from emulator.sweep.leader import Leader
+from emulator.sweep.outlook import BETWEEN_SECONDS
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Halving, Schedule, fed_between
 from emulator.units import counted, show_bytes, show_rate, show_seconds
@@ -94,7 +97,8 @@ def ask(question: Question, comm: Comm) -> None:
     while True:
         question = replace(question, force=question.force or _of_other_data(question.out, where))
         largest = _largest(question, where, comm)
-        storage = _storage_knee(question, where, largest, probed, (end - time.monotonic()) * _SWEEPING, comm)
+        share = _SWEEPING if find_spec("torch") else 1.0
+        storage = _storage_knee(question, where, largest, probed, (end - time.monotonic()) * share, comm)
         fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
         ranks *= 2  # one process, the probe, got less than the storage can deliver
         known = fed < largest or largest == min(comm.size, question.up_to)
@@ -164,6 +168,24 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     )  # fmt: skip
 
 
+def seconds_of(job: TrainingJob, rate: float) -> Cost:
+    """Return an estimate of the seconds of a run: of its steps, and of its start.
+
+    `rate` are the bytes/s of the probe. The nearest run decides, if it starved: storage may collapse.
+    """
+    workload, steps = job.workload, job.steps or LEAST_STEPS
+
+    def seconds(ranks: int, points: Sequence[Point]) -> float:
+        best = max((point.bytes_per_second for point in points), default=rate)
+        near = min(points, key=lambda point: abs(point.ranks - ranks), default=None)
+        if near is not None and near.x_ideal < FED:
+            best = near.bytes_per_second
+        reading = ranks * workload.batch_bytes / max(best, 1.0)
+        return BETWEEN_SECONDS + (steps + 1) * max(workload.accelerator.step_seconds, reading)
+
+    return seconds
+
+
 def _storage_knee(
     question: Question, where: Place, largest: int, probed: Probed, seconds: float, comm: Comm
 ) -> RunResult:
@@ -173,12 +195,15 @@ def _storage_knee(
         depth = read_result(job.out).workload["loader"]["workers"]
     loader = replace(job.workload.loader, workers=depth)
     job = replace(job, workload=replace(job.workload, loader=loader))
+    cost = seconds_of(job, probed.rate)
+    while largest > 1 and cost(largest, ()) > seconds / 2:
+        largest -= 1
     search = KneeSearch(maximum=largest, threshold=job.workload.training.au_threshold)
     live.say(
         f"storage: up to {counted(largest, 'rank')} of the direct loader with {counted(depth, 'request')} in "
         f"flight each, {show_seconds(seconds)}"
     )
-    return _measured(job, Adaptive(search, MonotonicClock(), seconds), comm)
+    return _measured(job, Adaptive(search, MonotonicClock(), seconds, cost), comm)
 
 
 def _pytorch_counts(
@@ -196,7 +221,8 @@ def _pytorch_counts(
         live.say(f"PyTorch: the memory suffices for {counted(fit, 'rank')}")
         most = max(1, fit)
     live.say(f"PyTorch: up to {counted(most, 'rank')} of the torch loader, {show_seconds(seconds)}")
-    _measured(job, Halving(most, job.workload.training.au_threshold, MonotonicClock(), seconds), comm)
+    cost, threshold = seconds_of(job, probed.rate), job.workload.training.au_threshold
+    _measured(job, Halving(most, threshold, MonotonicClock(), seconds, cost), comm)
 
 
 def _trainings_in_memory(workload: Workload) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from emulator.errors import SpecError
 from emulator.record.result import Point
@@ -100,18 +100,28 @@ def fed_between(points: Sequence[Point], threshold: float) -> tuple[int, int]:
 class Halving(Schedule):
     """Searches for the largest fed count, between 0 and `most`, within a time."""
 
-    def __init__(self, most: int, threshold: float, clock: Clock, seconds: float) -> None:
-        self.largest, self._threshold = most, threshold
+    def __init__(
+        self,
+        most: int,
+        threshold: float,
+        clock: Clock,
+        seconds: float,
+        cost: Callable[[int, Sequence[Point]], float],
+    ) -> None:
+        """`cost` estimates the seconds of a run of a count, from the points so far."""
+        while most > 1 and cost(most, ()) > seconds:
+            most -= 1
+        self.largest, self._threshold, self._cost = most, threshold, cost
         self._clock, self._seconds, self._begin = clock, seconds, clock.now()
 
     def next_count(self, points: Sequence[Point]) -> int | None:
         if not points:
             return self.largest  # it may be fed
         fed, starved = fed_between(points, self._threshold)
-        each = (self._seconds - self.seconds_left) / len(points)
-        if starved - fed <= 1 or each > self.seconds_left:
+        count = (fed + starved) // 2
+        if starved - fed <= 1 or self._cost(count, points) > self.seconds_left:
             return None
-        return (fed + starved) // 2
+        return count
 
     def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
         if not points:

@@ -12,7 +12,7 @@ from synthetic_results import plain_sweep, steps_of
 
 import emulator
 from emulator import api
-from emulator.errors import FeedrateError
+from emulator.errors import FeedrateError, SpecError
 from emulator.record.out import read_result, write_result
 from emulator.record.steps import write_steps
 
@@ -42,7 +42,8 @@ def test_a_result_is_a_table_figures_and_a_sentence(tmp_path):
     assert 12 < emulator.find_knee(result.points).n_au < 20
     pictures = emulator.figures(result)
     assert pictures[0].name == "throughput" and pictures[0]._repr_svg_().startswith("<svg")
-    assert "14 A100s" in result.answer.sentence and "| ranks |" in result._repr_markdown_()
+    assert "14 A100s" in result.answer.sentence and "<svg" in result._repr_html_()
+    assert len(repr(result)) < 300 and result.answer.sentence in repr(result)
     pictures[0].save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     shown = api.report(tmp_path)
@@ -81,3 +82,18 @@ def test_a_study_in_python_is_that_of_the_commands(tmp_path, monkeypatch):
     assert [point.ranks for point in first.points] == [1, 4, 6, 8]
     with pytest.raises(FeedrateError, match="nowhere"):
         api.run("nowhere", "unet3d-tiny", 2, out="out", loader="direct")
+
+
+def test_the_alias_has_the_functions_that_the_package_cannot_export():
+    """`emulator.sweep(...)` is "module is not callable": `emulator.sweep` is a room."""
+    import feedrate
+
+    assert feedrate.sweep is api.sweep and feedrate.read is api.read and feedrate.ask is api.ask
+
+
+def test_a_wrong_dataset_is_an_exception_with_its_reason(tiny, tmp_path):
+    """It was "ended with status 2", and the reason only on descriptor 2."""
+    with pytest.raises(SpecError, match="is not the workload's"):
+        api.run(tiny, "unet3d-a100", 1, out=tmp_path / "out")
+    with pytest.raises(SpecError, match="no workload|did you mean"):
+        api.sweep(tiny, "unet3d-nothing", ranks=2, out=tmp_path / "out")

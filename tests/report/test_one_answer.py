@@ -58,7 +58,7 @@ def outputs(made: RunResult, required: int, folder: Path, *, page: bool = False)
         "junit": (folder / "gate.xml").read_text(),
         "openmetrics": report.text("prom"),
         "csv": report.text("csv"),
-        "python": Result(made)._repr_markdown_(),
+        "python": html.unescape(Result(made)._repr_html_()) + repr(Result(made)),
     }
     return {**printed, "page": report.text("html")} if page else printed
 

@@ -3,14 +3,17 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from synthetic_results import SAMPLE_BYTES, knee, plain_sweep, point, result
 
 from emulator.analysis.answer import Answer
+from emulator.analysis.search import KneeSearch
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_workload
 from emulator.record.result import Bound, Knee
+from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.answer import Client, pytorch_answer, storage_answer
 from emulator.sweep.ask import Measured
 from emulator.sweep.asked_data import Question
@@ -144,3 +147,14 @@ def test_what_is_missing_is_in_the_unit_of_the_limit(kind, limit, missing):
     )  # fmt: skip
     found = answer(None, starved)
     assert re.search(limit, found.limit) and re.search(missing, found.advice)
+
+
+def test_no_run_begins_that_does_not_fit_into_the_time_left():
+    """`--within 60s` took 72 s; another time it ended after 36 s, since a run like the first did not fit."""
+    times = iter([0.0, *[50.0] * 20])
+    search = KneeSearch(maximum=10, threshold=0.9)
+    schedule = Adaptive(search, SimpleNamespace(now=times.__next__), 60.0, lambda ranks, points: 3.0 * ranks)
+    starved = replace(point(10, 2.0 * DEMAND), bound=Bound(kind="bandwidth", evidence=()))
+    assert schedule.next_count((starved,)) in (1, 2, 3), "10 s are left"
+    late = Adaptive(search, SimpleNamespace(now=iter([0.0, *[58.0] * 20]).__next__), 60.0, lambda *_: 3.0)
+    assert late.next_count((starved,)) is None
