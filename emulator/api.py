@@ -326,14 +326,16 @@ def checkpoint(
     it in the main thread. Raises FeedrateError.
     """
     from emulator.plugins.checkpoint.cli import Choices
+    from emulator.plugins.checkpoint.job import check
 
     settings = options.pop("settings", options.pop("set", None))
     choices = Choices(model=model, settings=settings, **options)
     job = choices.job(Path(folder), Path(out))
-    written = {**asdict(choices), "set": settings, "settings": None, "out": out, "force": force}
-    words = ["checkpoint", os.fspath(folder), *_words(written)]
-    with _ending("feedrate checkpoint", job.out):
-        run_checkpoint(job, words, ranks, force=force)
+    check(job, ranks or job.usual_ranks, force)  # a bad job raises its exception here
+    written = {**asdict(choices), "set": settings, "settings": None, "ranks": ranks, "out": out}
+    status = feedrate("checkpoint", os.fspath(folder), *_words({**written, "force": force}))
+    if status:
+        raise RankError(f"feedrate checkpoint ended with status {status}", read_failure(job.out))
     return read(out)
 
 

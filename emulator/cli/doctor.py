@@ -51,7 +51,7 @@ def doctor(
         *_plugins(),
     ]
     if live.for_programs():
-        live.answer([asdict(finding) for finding in findings])
+        live.answer({"findings": [asdict(finding) for finding in findings]})
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         mark = "ok     " if finding.good else ("MISSING" if finding.required else "note   ")

@@ -15,7 +15,6 @@ from functools import partial
 from numbers import Integral
 from typing import Literal, TypeVar
 
-from emulator.config.reader import to_plain
 from emulator.text import csv_text, markdown_text
 
 NONE = "–"
@@ -115,13 +114,6 @@ def shortened(rows: Sequence[T], most: int) -> tuple[Sequence[T], Sequence[T], i
 def heading(head: str, slash: str = "/") -> str:
     """A column's head on one line; `slash` is written where it may be broken after a slash."""
     return head.replace("/\n", slash).replace("\n", " ")
-
-
-def as_plain(table: Table) -> dict[str, object]:
-    """The table for programs: its caption, and a mapping of heads to figures for each row."""
-    heads = [heading(column.head) for column in table.columns]
-    rows = [dict(zip(heads, map(to_plain, row), strict=True)) for row in table.rows]
-    return {"caption": table.caption, "rows": rows}
 
 
 def markdown(table: Table) -> str:

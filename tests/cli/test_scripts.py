@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+from pathlib import Path
 
 import pytest
 from command import ANSWERED, feedrate
@@ -12,6 +14,7 @@ from emulator.cli.main import verb_command
 from emulator.errors import EXIT_STATUS, FeedrateError, SpecError
 from emulator.record.out import read_result, write_result
 
+SCRIPTS = Path(__file__).resolve().parents[2] / "docs" / "scripts.md"
 TINY = ("--workload", "unet3d-tiny", "--loader", "direct")
 
 
@@ -165,3 +168,42 @@ def test_small_slips_have_hints(tmp_path):
 def test_the_file_of_a_workload_begins_one_of_your_own(tmp_path):
     (tmp_path / "mine.toml").write_text(feedrate("workloads", "unet3d-a100", "--toml").out)
     assert feedrate("workloads", tmp_path / "mine.toml").out == feedrate("workloads", "unet3d-a100").out
+
+
+SHAPES = {
+    command: set(re.findall(r"`(\w+)`", keys))
+    for commands, keys in re.findall(r"^\| (`.*?) \| (.*) \|$", SCRIPTS.read_text(), re.MULTILINE)
+    for command in re.findall(r"`(.*?)`", commands)
+}
+"""Command -> keys of its JSON, as docs/scripts.md says."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "OUT", "OUT"),
+        ("plan", "-w", "unet3d-a100", "-s", "weka-performance"),
+        ("efficiency", "-s", "ceph-nvme"),
+        ("generate", "DATA", "--recipe", "tiny", "--files", 2),
+        ("verify", "DATA"),
+        ("datasize", "-w", "unet3d-a100", "--accelerators", 8, "--host-memory", "256GiB"),
+        ("doctor",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_keys_of_an_answer_are_those_of_the_documentation(words, swept, tmp_path):
+    if words[0] == "verify":
+        assert feedrate("generate", tmp_path / "data", "--recipe", "tiny", "--files", 2).status == 0
+    places = {"OUT": swept[1], "DATA": tmp_path / "data"}
+    done = feedrate(*(places.get(word, word) for word in words), "--json")
+    assert set(json.loads(done.out.splitlines()[0])) == SHAPES[words[0]]
+
+
+def test_an_answer_in_json_has_the_verdict(swept):
+    done = feedrate("report", swept[1], "--json", "--require", 1)
+    answer = json.loads(done.out.splitlines()[0])["answer"]
+    assert answer["gate"]["status"] == done.status and answer["gate"]["asked"] == "--require 1"
+    assert {"question", "sentence", "number", "interval", "unit", "threshold", "limit", "advice"} < set(
+        answer
+    )
+    assert feedrate("report", swept[1], "-q", "--require", 1).out.count("\n") == 1

@@ -60,7 +60,7 @@ def test_a_job_is_recorded(tmp_path):
 
 
 def test_the_surface_is_what_it_says():
-    assert set(api.__all__) - set(dir(emulator)) == {"run", "sweep", "record", "report"}
+    assert set(api.__all__) - set(dir(emulator)) == {"run", "sweep", "record", "report", "ask", "Asked"}
     with pytest.raises(AttributeError):
         emulator.nothing  # noqa: B018
 
@@ -70,7 +70,9 @@ def test_the_surface_is_what_it_says():
 def test_a_study_in_python_is_that_of_the_commands(tmp_path, monkeypatch):
     """docs/scripts.md's, as it stands there; the sweep's run.json is the command's but for time and place."""
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(from emulator import api.*?)```", SCRIPTS.read_text(), re.DOTALL)
+    (block,) = re.findall(
+        r"```python\n(import feedrate\n\nfeedrate.generate.*?)```", SCRIPTS.read_text(), re.DOTALL
+    )
     subprocess.run([sys.executable, "-c", block], check=True, capture_output=True)
     assert (tmp_path / "knee.svg").is_file()
     words = ("sweep", "data", "--workload", "unet3d-tiny", "--out", "again", "--counts", "1")

@@ -22,7 +22,6 @@ from emulator.record.out import require_output
 from emulator.registry import RULES
 from emulator.report.document import Document
 from emulator.report.junit import write_junit
-from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
 from emulator.units import parse_share
 
@@ -105,8 +104,7 @@ def report(
     )
     shown = reported(out, wanted)
     if live.for_programs():
-        beside = [as_plain(table) for table in shown.beside]
-        live.answer({**options.plain_result(shown.result, shown.folder, shown.answer), "beside": beside})
+        live.answer(options.plain_result(shown.result, shown.folder, shown.answer))
     _show(shown, paths)
     gate.leave(shown.answer, str(shown.result.dataset.get("path", "")))
 

@@ -20,17 +20,7 @@ from emulator.record.result import RunResult
 from emulator.report import charts
 from emulator.report.charts import Axis, Dot, Figure, Level, Place, Series, spread
 from emulator.report.document import Document
-from emulator.report.table import (
-    Cell,
-    Column,
-    Table,
-    as_plain,
-    heading,
-    number,
-    one_place,
-    three_digits,
-    three_places,
-)
+from emulator.report.table import Cell, Column, Table, heading, number, one_place, three_digits, three_places
 from emulator.report.training_figures import computes
 from emulator.report.view import answer_of, kind_of, marks, marks_line, notes, title
 from emulator.units import show_rate
@@ -106,7 +96,14 @@ class Comparison(Document):
                 }
                 for compared in self.results
             ],
-            "tables": [as_plain(table) for table in self.tables],
+            "same_counts": [
+                {"accelerators": count, "bytes_per_second": rates}
+                for count, rates in same_counts(self.results).items()
+            ],
+            "same_figures": [
+                {"row": row, "figure": figure, "values": values}
+                for (row, figure), (values, _) in same_figures(self.results).items()
+            ],
             "moves": list(self.moves),
             "cautions": list(self.cautions),
         }
@@ -166,7 +163,7 @@ def compare(
     differ = differences([(item.name, item.result) for item in compared])
     tables = (
         shared(compared),
-        *([] if measured else [side_by_side(compared)]),
+        side_by_side(compared),
         differ,
         _entries("Every run", measured),
         _entries("Published", published),
@@ -315,34 +312,50 @@ def _entries(caption: str, entries: Sequence[Entry]) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows), flagged=flagged)
 
 
-def shared(results: Sequence[Compared]) -> Table:
-    """Return a table with a row for each count that all results have: GB/s, and the ratio to the first."""
-    rates: list[dict[int, float]] = []  # for each result: mean GB/s of repeats, by process count
+def same_counts(results: Sequence[Compared]) -> dict[int, list[float]]:
+    """Return the mean bytes/s of each result at each count that all of them have; none for one result."""
+    rates: list[dict[int, float]] = []
     for compared in results:
         repeats: dict[int, list[float]] = {}
         for entry in compared.entries:
-            repeats.setdefault(entry.accelerators, []).append(entry.bytes_per_second / 1e9)
+            repeats.setdefault(entry.accelerators, []).append(entry.bytes_per_second)
         rates.append({count: sum(values) / len(values) for count, values in repeats.items()})
+    counts = sorted(set.intersection(*map(set, rates))) if len(rates) > 1 else []
+    return {count: [rate[count] for rate in rates] for count in counts}
+
+
+def shared(results: Sequence[Compared]) -> Table:
+    """Return a table with a row for each count that all results have: GB/s, and the ratio to the first."""
     rows: list[tuple[Cell, ...]] = []
-    for count in sorted(set.intersection(*map(set, rates))) if len(rates) > 1 else ():
-        first, *others = (rate[count] for rate in rates)
-        shares = (number(rate, 3) + (f" ({rate / first:.3f})" if first else "") for rate in others)
-        rows.append((count, first, *shares))
+    for count, rates in same_counts(results).items():
+        first, *others = (rate / 1e9 for rate in rates)
+        rows.append((count, first, *(_share(number(rate, 3), rate, first) for rate in others)))
     columns = (Column("accel."), *(Column(compared.name, three_digits) for compared in results))
     caption = "The same counts, GB/s, and as a share of the first"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
+def _share(text: str, value: float, first: float) -> str:
+    return text + (f" ({value / first:.3f})" if first else "")
+
+
+Show = Callable[[float], str]
+
+
+def same_figures(results: Sequence[Compared]) -> dict[tuple[str, str], tuple[list[float], Show]]:
+    """Return the figures that all results without runs have, such as baselines: row and figure -> values."""
+    found = [_figures_of(compared.result) for compared in results if not compared.entries]
+    if len(found) < len(results):
+        return {}
+    common = [key for key in found[0] if all(key in other for other in found)]
+    return {key: ([other[key][0] for other in found], found[0][key][1]) for key in common}
+
+
 def side_by_side(results: Sequence[Compared]) -> Table:
-    """Return the figures of results without runs, such as baselines: a row for each figure that all have."""
-    found = [_figures_of(compared.result) for compared in results]
+    """Return a table with a row for each of the `same_figures`, and the ratio to the first."""
     rows: list[tuple[Cell, ...]] = []
-    for key in found[0]:
-        if not all(key in other for other in found):
-            continue
-        (first, show), *others = (other[key] for other in found)
-        shares = (show(value) + (f" ({value / first:.3f})" if first else "") for value, _ in others)
-        rows.append((*key, show(first), *shares))
+    for key, ((first, *others), show) in same_figures(results).items():
+        rows.append((*key, show(first), *(_share(show(value), value, first) for value in others)))
     columns = (
         Column("", align="fold"),
         Column("figure", align="left"),
@@ -352,9 +365,9 @@ def side_by_side(results: Sequence[Compared]) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-def _figures_of(result: RunResult) -> dict[tuple[str, str], tuple[float, Callable[[float], str]]]:
+def _figures_of(result: RunResult) -> dict[tuple[str, str], tuple[float, Show]]:
     """The figures of a result's first table: text of the row and head of the column -> value, how to show."""
-    found: dict[tuple[str, str], tuple[float, Callable[[float], str]]] = {}
+    found: dict[tuple[str, str], tuple[float, Show]] = {}
     for table in kind_of(result).tables(result)[:1]:
         for row in table.rows:
             for column, cell in zip(table.columns, row, strict=True):
