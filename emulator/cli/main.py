@@ -27,7 +27,7 @@ from emulator.units import show_seconds
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PANELS = {
-    "Answer": ("ask", "plan", "report", "compare"),
+    "Answer": ("ask", "plan", "report", "compare", "published"),
     "Measure": ("run", "sweep", "baseline", "checkpoint", "calibrate"),
     "Data": ("generate", "verify", "adopt", "datasize", "workloads"),
     "Your job, MLPerf": ("record", "import", "export", "efficiency"),

@@ -187,6 +187,7 @@ SHAPES = {
         ("generate", "DATA", "--recipe", "tiny", "--files", 2),
         ("verify", "DATA"),
         ("datasize", "-w", "unet3d-a100", "--accelerators", 8, "--host-memory", "256GiB"),
+        ("published", "unet3d-h100"),
         ("doctor",),
     ],
     ids=lambda words: words[0],

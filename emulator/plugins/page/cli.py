@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from emulator.analysis.gate import worst
 from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.plugins.page import compare as comparing
-from emulator.plugins.page.reference import published_table
+from emulator.plugins.page.reference import published_entries, published_table
 from emulator.plugins.page.report import Wanted
 from emulator.plugins.page.report import report as reported
 from emulator.record.out import require_output
@@ -179,8 +179,7 @@ def published(
       feedrate published unet3d-h100
       feedrate published retinanet-b200 --json
     """
-    table = published_table(workload)
     if live.for_programs():
-        live.answer(as_plain(table))
+        live.answer({"results": [asdict(entry) for entry in published_entries(workload)]})
         return
-    print_blocks([table])
+    print_blocks([published_table(workload)])

@@ -12,7 +12,7 @@ from emulator.config.catalog import content_folder, names
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError, storage_errors
 from emulator.files import read_document
-from emulator.report.table import Cell, Column, Table, one_place, three_digits, three_places
+from emulator.report.table import Column, Table, one_place, three_digits, three_places
 from emulator.units import show_rate
 
 SUBMISSIONS = (
@@ -141,23 +141,30 @@ def load_reference(name: str) -> tuple[list[Entry], list[PublishedFigure]]:
         raise SpecError(f"{path} has a value that is not a number ({error})") from None
 
 
-def published_table(workload: str) -> Table:
+def published_entries(workload: str) -> list[Entry]:
     """Return the published results of a workload, the most accelerators first. Raises SpecError."""
-    entries = {table: load_reference(table)[0] for table in reference_files()}
-    rows: dict[str, tuple[Cell, ...]] = {}
-    for table, submissions in entries.items():
-        for entry in submissions:
-            if entry.workload.replace("_", "-") == workload:
-                au = None if entry.au is None else 100 * entry.au
-                per_host = None if entry.per_host is None else entry.per_host / 1e9
-                total = entry.bytes_per_second / 1e9
-                figures = (entry.accelerators, entry.hosts, total, per_host, au, entry.x_ideal)
-                rows[f"{entry.name} {figures}"] = (entry.name, *figures, table)
-    if not rows:
-        known = {
-            entry.workload.replace("_", "-") for submissions in entries.values() for entry in submissions
-        }
-        raise SpecError(f"no result of {workload!r} was published", f"known: {', '.join(sorted(known))}")
+    every = [entry for table in reference_files() for entry in load_reference(table)[0]]
+    found = {entry for entry in every if entry.workload.replace("_", "-") == workload}
+    if not found:
+        known = ", ".join(sorted({entry.workload.replace("_", "-") for entry in every}))
+        raise SpecError(f"no result of {workload!r} was published", f"known: {known}")
+    return sorted(found, key=lambda entry: (-entry.accelerators, entry.name))
+
+
+def published_table(workload: str) -> Table:
+    """Return a table of the published results of a workload. Raises SpecError."""
+    rows = tuple(
+        (
+            entry.name,
+            entry.accelerators,
+            entry.hosts,
+            entry.bytes_per_second / 1e9,
+            None if entry.per_host is None else entry.per_host / 1e9,
+            None if entry.au is None else 100 * entry.au,
+            entry.x_ideal,
+        )
+        for entry in published_entries(workload)
+    )
     columns = (
         Column("system", align="fold"),
         Column("accelerators"),
@@ -166,8 +173,6 @@ def published_table(workload: str) -> Table:
         Column("GB/s\na host", three_digits, room=40),
         Column("AU %", one_place),
         Column("X/X_ideal", three_places, room=50),
-        Column("table", align="left", room=60),
     )
-    by_size = sorted(rows.values(), key=lambda row: -int(str(row[1])))
     caption = f"Published results of {workload} (results/README.md has the sources)"
-    return Table(caption=caption, columns=columns, rows=tuple(by_size), items="results")
+    return Table(caption=caption, columns=columns, rows=rows, items="results")
