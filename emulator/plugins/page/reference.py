@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulator.config.catalog import content_folder, names
@@ -50,6 +50,8 @@ class Entry:
     """Workload of a published row."""
     submitter: str = ""
     """Who published a row."""
+    table: str = ""
+    """Name of the published row's table, in results/reference."""
 
     @property
     def tooltip(self) -> str:
@@ -143,8 +145,9 @@ def load_reference(name: str) -> tuple[list[Entry], list[PublishedFigure]]:
 
 def published_entries(workload: str) -> list[Entry]:
     """Return the published results of a workload, the most accelerators first. Raises SpecError."""
-    every = [entry for table in reference_files() for entry in load_reference(table)[0]]
-    found = {entry for entry in every if entry.workload.replace("_", "-") == workload}
+    every = [replace(entry, table=table) for table in reference_files() for entry in load_reference(table)[0]]
+    mine = [entry for entry in every if entry.workload.replace("_", "-") == workload]
+    found = {replace(entry, table=""): entry for entry in mine}.values()  # tables have rows in common
     if not found:
         known = ", ".join(sorted({entry.workload.replace("_", "-") for entry in every}))
         raise SpecError(f"no result of {workload!r} was published", f"known: {known}")
@@ -162,6 +165,7 @@ def published_table(workload: str) -> Table:
             None if entry.per_host is None else entry.per_host / 1e9,
             None if entry.au is None else 100 * entry.au,
             entry.x_ideal,
+            entry.table,
         )
         for entry in published_entries(workload)
     )
@@ -173,6 +177,7 @@ def published_table(workload: str) -> Table:
         Column("GB/s\na host", three_digits, room=40),
         Column("AU %", one_place),
         Column("X/X_ideal", three_places, room=50),
+        Column("table", align="left", room=60),
     )
     caption = f"Published results of {workload} (results/README.md has the sources)"
     return Table(caption=caption, columns=columns, rows=rows, items="results")
