@@ -10,10 +10,6 @@ Storage has nothing to do, so AU would be 100 % everywhere but for the first ste
     barrier ms   what the barrier takes when all ranks come at once, as the result has it
     AU           for each step time, as `feedrate report` shows it
     late p99     of the processes after the ends of their steps, seconds
-
-A second table replays the lateness of the last row for as many ranks as --replayed says, 100 a host, in 2,000
-steps: ranks that were late in one step stay together, and each level of the tree of hosts adds the measured
-barrier. The next step begins with the latest rank, as in a training.
 """
 
 from __future__ import annotations
@@ -34,7 +30,6 @@ from emulator.analysis.parts import Floats
 from emulator.record.out import read_result
 from emulator.record.result import Point
 from emulator.record.steps import read_steps
-from emulator.run.links import levels
 
 RECIPE = """name = "specks"
 title = "samples that cost next to nothing"
@@ -61,7 +56,6 @@ def main() -> None:
     parser.add_argument("--step-ms", default="3.5,47.5")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run's loop, without waits")
     parser.add_argument("--repeats", type=int, default=1, help="of each run; the median counts")
-    parser.add_argument("--replayed", default="100,1000,10000", help="ranks of the second table")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     publish("More hosts", machine(), table(given), given.out)
@@ -92,29 +86,6 @@ def table(given: argparse.Namespace) -> Iterator[str]:
                 *(f"{100 * median(point.au for point, _ in runs):.1f} %" for runs in found),
                 " / ".join(f"{1e3 * np.quantile([late for _, late in runs], 0.99):.1f}" for runs in found),
             )  # fmt: skip
-
-        yield ""
-        yield table_line("steps", "ranks", "latest, mean ms", "latest, p99 ms", "barrier ms", "its AU")
-        yield table_line(*("---:" for _ in range(6)))
-        for step, runs in zip(steps, found, strict=True):
-            late = np.concatenate([late for _, late in runs])
-            for ranks in map(int, given.replayed.split(",")):
-                latest = latest_of(late, ranks)
-                tree = barrier * max(1, levels(-(-ranks // RANKS_A_HOST)))
-                yield table_line(
-                    f"{1e3 * step:g} ms", f"{ranks:,}", f"{1e3 * latest.mean():.2f}",
-                    f"{1e3 * np.quantile(latest, 0.99):.1f}", f"{1e3 * tree:.1f}",
-                    f"{100 * step / (step + tree + latest.mean()):.1f} %",
-                )  # fmt: skip
-
-
-RANKS_A_HOST = 100
-
-
-def latest_of(late: Floats, ranks: int) -> Floats:
-    """Seconds by which the latest of `ranks` ranks is late in 2,000 steps, drawn from those of `late`."""
-    random, together = np.random.default_rng(0), late.max(axis=1)
-    return random.choice(together, (2000, -(-ranks // late.shape[1]))).max(axis=1)
 
 
 def run(data: Path, hosts: int, ranks: int, step: float, steps: int) -> tuple[Point, Floats]:
