@@ -9,7 +9,6 @@ Whatever happens to a command, four things must hold. They are checked here, onc
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import resource
 import select
@@ -19,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,43 +73,18 @@ def load_verbs() -> None:
         VERBS.load(verb)
 
 
-def load_modules_of(words: list[str], folder: Path) -> None:
-    """Import here what `feedrate WORDS` imports as it runs, for the same reason."""
-    listing = folder / "modules"
-    done = forked(words, folder, memory=None, modules=listing)
-    assert "Traceback" not in done.err, done.err
-    import_all(listing.read_text().split())
-
-
-def import_all(names: Iterable[str]) -> None:
-    """Import these, as far as they can be imported by name."""
-    for name in names:
-        if name not in sys.modules:
-            with suppress(ImportError):
-                importlib.import_module(name)
-
-
 def forked(
-    words: list[str],
-    folder: Path,
-    seconds: float = 40.0,
-    memory: int | None = 4 * 2**30,
-    modules: Path | None = None,
-    rule: str = "",
+    words: list[str], folder: Path, seconds: float = 40.0, memory: int | None = 4 * 2**30, rule: str = ""
 ) -> Done:
     """`feedrate WORDS` in a fork of this process, which has its modules already: milliseconds, not seconds.
 
     For commands that read files and start nothing. `memory` bounds the address space that it may add, in
-    bytes; None where a library reserves more than it uses. The names of all modules go into `modules`.
-    Calls fail by `rule` in a process that has the shim.
+    bytes; None where a library reserves more than it uses. Calls fail by `rule` where the shim is loaded.
     """
 
     def work() -> int:
         bound_memory(memory)
-        status = run_command(words)
-        if modules is not None:
-            modules.write_text("\n".join(sys.modules))
-        return status
+        return run_command(words)
 
     return in_fork(work, folder, seconds, rule)
 
@@ -155,28 +128,6 @@ def in_fork(work: Callable[[], int], folder: Path, seconds: float = 40.0, rule: 
     return Done(
         status, out.read_text(errors="replace"), err.read_text(errors="replace"), time.monotonic() - begin
     )
-
-
-def inside(words: list[str], folder: Path, memory: int | None = 4 * 2**30) -> Done:
-    """`feedrate WORDS` in this process, whose output goes into files in `folder`: for workers of a campaign.
-
-    Whoever starts the worker watches its time and its death.
-    """
-    out, err = folder / "inside.out", folder / "inside.err"
-    redirect(out, err)
-    bound_memory(memory)
-    begin = time.monotonic()
-    try:
-        status = run_command(words)
-    except BaseException:  # noqa: BLE001 - a traceback of the command, as a process of its own would print it
-        import traceback
-
-        traceback.print_exc()
-        status = 70
-    sys.stdout.flush()
-    sys.stderr.flush()
-    texts = [path.read_text(errors="replace") for path in (out, err)]
-    return Done(status, *texts, time.monotonic() - begin)
 
 
 def redirect(out: Path, err: Path) -> None:

@@ -3,8 +3,7 @@
  * FEEDRATE_FAULTS holds one rule: words of the form key=value, separated by spaces.
  *
  *   path=TEXT    files whose path contains TEXT (default: none)
- *   calls=LIST   of open,read,write,fsync,close,rename,unlink,mmap,mkdir,stat,list,truncate, separated by commas
- *                (default: all); unlink is rmdir, too, and list the opening of a folder
+ *   calls=LIST   of open,read,write,fsync,close,rename,unlink,mkdir (default: all); unlink is rmdir, too
  *   mode=MODE    errno:NAME as EIO or ENOSPC; short (at most one byte of a read or write); hang;
  *                kill (before the call takes effect); killed (after it); count (nothing happens, calls are counted)
  *   first=N      the N-th such call is the first that is struck, from 1 (default 1)
@@ -12,11 +11,9 @@
  *
  * FEEDRATE_FAULTS_COUNT names a file of 8 bytes that all processes map: the number of matching calls so far.
  *
- * A process that has the library may give itself another rule: feedrate_faults("..."), "" for none. Its forks
- * inherit it, and count where feedrate_faults_count() of this process sees it after feedrate_faults_share().
+ * A process that has the library may give itself another rule: feedrate_faults("..."), "" for none.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,10 +30,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { OPEN = 1, READ = 2, WRITE = 4, FSYNC = 8, CLOSE = 16, RENAME = 32, UNLINK = 64, MMAP = 128, MKDIR = 256,
-       STAT = 512, LIST = 1024, TRUNCATE = 2048 };
-static const char *const NAMES[] = {"open", "read", "write", "fsync", "close", "rename", "unlink", "mmap", "mkdir",
-                                    "stat", "list", "truncate"};
+enum { OPEN = 1, READ = 2, WRITE = 4, FSYNC = 8, CLOSE = 16, RENAME = 32, UNLINK = 64, MKDIR = 128 };
+static const char *const NAMES[] = {"open", "read", "write", "fsync", "close", "rename", "unlink", "mkdir"};
 
 #define MOST_FILES 65536
 static atomic_char watched[MOST_FILES]; /* by file descriptor */
@@ -80,13 +75,6 @@ void feedrate_faults(const char *text) {
         }
     }
     ready = *wanted != 0;
-}
-
-long feedrate_faults_count(void) { return atomic_load(count); }
-
-void feedrate_faults_share(void) {
-    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (page != MAP_FAILED) count = page;
 }
 
 __attribute__((constructor)) static void begin(void) {
@@ -194,19 +182,17 @@ DEFINE_VECTOR(preadv64, READ, off64_t)
 DEFINE_VECTOR(pwritev, WRITE, off_t)
 DEFINE_VECTOR(pwritev64, WRITE, off64_t)
 
-#define DEFINE_VECTOR2(symbol, call, offset_type) \
-ssize_t symbol(int file, const struct iovec *parts, int number, offset_type offset, int flags) { \
-    REAL(ssize_t, #symbol, int, const struct iovec *, int, offset_type, int); \
+#define DEFINE_VECTOR2(symbol, call) \
+ssize_t symbol(int file, const struct iovec *parts, int number, off64_t offset, int flags) { \
+    REAL(ssize_t, #symbol, int, const struct iovec *, int, off64_t, int); \
     int fate = is_watched(file) ? strike(call) : 0; \
     if (fate < 0) return -1; \
     struct iovec part = {parts[0].iov_base, number && parts[0].iov_len ? 1 : 0}; \
     ssize_t moved = fate == 1 ? real(file, &part, 1, offset, flags) : real(file, parts, number, offset, flags); \
     AFTER(fate); return moved; \
 }
-DEFINE_VECTOR2(preadv2, READ, off_t)
-DEFINE_VECTOR2(preadv64v2, READ, off64_t)
-DEFINE_VECTOR2(pwritev2, WRITE, off_t)
-DEFINE_VECTOR2(pwritev64v2, WRITE, off64_t)
+DEFINE_VECTOR2(preadv64v2, READ)
+DEFINE_VECTOR2(pwritev64v2, WRITE)
 
 #define DEFINE_SYNC(symbol) \
 int symbol(int file) { \
@@ -247,40 +233,6 @@ int symbol(const char *path) { \
 DEFINE_REMOVE(unlink)
 DEFINE_REMOVE(rmdir)
 
-DIR *opendir(const char *path) {
-    REAL(DIR *, "opendir", const char *);
-    int fate = is_wanted(path) ? strike(LIST) : 0;
-    return fate < 0 ? NULL : real(path);
-}
-
-#define DEFINE_STAT(symbol, type) \
-int symbol(const char *path, struct type *found) { \
-    REAL(int, #symbol, const char *, struct type *); \
-    return is_wanted(path) && strike(STAT) < 0 ? -1 : real(path, found); \
-}
-DEFINE_STAT(stat, stat)
-DEFINE_STAT(lstat, stat)
-DEFINE_STAT(stat64, stat64)
-DEFINE_STAT(lstat64, stat64)
-
-#define DEFINE_STATAT(symbol, type) \
-int symbol(int folder, const char *path, struct type *found, int flags) { \
-    REAL(int, #symbol, int, const char *, struct type *, int); \
-    return is_wanted(path) && strike(STAT) < 0 ? -1 : real(folder, path, found, flags); \
-}
-DEFINE_STATAT(fstatat, stat)
-DEFINE_STATAT(fstatat64, stat64)
-
-#define DEFINE_TRUNCATE(symbol, offset_type) \
-int symbol(int file, offset_type size) { \
-    REAL(int, #symbol, int, offset_type); \
-    int fate = is_watched(file) ? strike(TRUNCATE) : 0; \
-    if (fate < 0) return -1; \
-    int done = real(file, size); AFTER(fate); return done; \
-}
-DEFINE_TRUNCATE(ftruncate, off_t)
-DEFINE_TRUNCATE(ftruncate64, off64_t)
-
 int mkdir(const char *path, mode_t bits) {
     REAL(int, "mkdir", const char *, mode_t);
     int fate = is_wanted(path) ? strike(MKDIR) : 0;
@@ -289,13 +241,3 @@ int mkdir(const char *path, mode_t bits) {
     AFTER(fate);
     return done;
 }
-
-#define DEFINE_MMAP(symbol, offset_type) \
-void *symbol(void *at, size_t size, int rights, int flags, int file, offset_type offset) { \
-    REAL(void *, #symbol, void *, size_t, int, int, int, offset_type); \
-    int fate = is_watched(file) ? strike(MMAP) : 0; \
-    if (fate < 0) return MAP_FAILED; \
-    void *page = real(at, size, rights, flags, file, offset); AFTER(fate); return page; \
-}
-DEFINE_MMAP(mmap, off_t)
-DEFINE_MMAP(mmap64, off64_t)

@@ -291,31 +291,6 @@ def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
 
 
-# ---- Any tree, any command.
-
-NAMES = (
-    "manifest.json", "run.json", "steps.parquet", "failure.txt", "samples-0123abcd.npy", "sample_0000000.npz",
-    "sample_0000001.npz", "a.part", "spool/rank-00000.steps", "mlperf-00000.json", "train/a.tfrecord",
-    ".feedrate/plan.json", ".feedrate/journal-000000", ".feedrate/lock", ".feedrate/x", "0000/sample_0.npz",
-    "fio/000-a/h.json", "checkpoint-000000.1.part/rank", "checkpoint-000001/checkpoint.json", "lost+found/x",
-    ".feedrate-lock", ".feedrate-noise/h/f", "job.0", "notes.txt", "train/sample_0000000.npz", "valid/x",
-)  # fmt: skip
-COMMANDS = (
-    ("generate", "{}", *TINY),
-    ("generate", "{}", *TINY, "--force"),
-    ("generate", "{}", *TINY, "--force", "--subfolders", "2"),
-    ("generate", "{}", *TINY, "--force", "--layout", "dlio"),
-    ("verify", "{}"),
-    ("verify", "{}", "--repair"),
-    ("report", "{}"),
-    ("run", "{}", "-w", "unet3d-tiny", "--out", "{}", "--force"),
-    ("sweep", "{}", "-w", "unet3d-tiny", "--resume", "{}"),
-    (*QUICK, "--out", "{}", "--force"),
-    (*QUICK, "--out", "{}"),
-    ("import", "{}", "--out", "{}", "--force"),
-)
-
-
 # ---- Satellites.
 
 

@@ -10,7 +10,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +19,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from command import feedrate
+from faults.campaign import SIZES
 from faults.harness import forked, load_verbs
-from faults.specimens import SIZES
 from synthetic_results import plain_sweep
 
 from emulator.plugins.checkpoint import files as checkpoints
-from emulator.plugins.recorder.job import prepare
 from emulator.record.out import RESULT, ResultFolder, read_result
 
 RECORD = struct.Struct("<qq")
@@ -176,34 +173,6 @@ def test_generate(tmp_path):
         assert forked(["verify", str(data)], work).status == 0
         assert {path.name: path.read_bytes() for path in data.glob("sample_*")} == whole
         assert not list(data.rglob("*.part"))
-
-    over_all_cuts(act, check)
-
-
-@pytest.mark.faults
-@pytest.mark.timeout(1200)
-def test_record(tmp_path):
-    """A recorded job is complete once the command has ended; what a cut leaves, --force replaces."""
-    told: list[tuple[int, dict[str, bytes]]] = []
-    (tmp_path / "files").mkdir()
-    for number in range(32):
-        (tmp_path / "files" / f"{number}.dat").write_bytes(os.urandom(20_000))
-
-    def act(disk: Disk) -> None:
-        job = (sys.executable, JOBS, "files", tmp_path / "files", "epochs=3")
-        done = feedrate("record", "--out", disk.mount / "job", "--no-check", "--", *job)
-        assert done.status == 0, done.err
-        told.append((disk.now(), {path.name: path.read_bytes() for path in (disk.mount / "job").iterdir()}))
-        (disk.mount / "later").write_bytes(os.urandom(100_000))
-        os.sync()
-
-    def check(disk: Path, cut: int, work: Path) -> None:
-        ended, whole = told[0]
-        job = disk / "job"
-        found = {path.name: path.read_bytes() for path in job.glob("*") if not path.name.endswith(".part")}
-        assert all(found[name] == whole[name] for name in (whole if cut >= ended else found))
-        prepare(job, force=True)
-        assert not list(job.iterdir())
 
     over_all_cuts(act, check)
 

@@ -7,12 +7,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from faults.conftest import data, made, warm
 from faults.harness import run
 
 from emulator.record.out import ResultFolder
 from emulator.record.result import new_result
 from emulator.record.steps import STEP
 
+__all__ = ["data", "made", "warm"]
 GENERATE = ("--recipe", "tiny", "--files", "4", "--no-fsync", "--threads", "1")
 pytestmark = pytest.mark.usefixtures("warm")
 

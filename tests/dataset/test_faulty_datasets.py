@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command import feedrate
+from faults.conftest import data, made, shim, warm
 from faults.harness import feedrate_struck, forked, run
 
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
@@ -23,6 +24,7 @@ from emulator.record.out import RESULT, write_result
 from emulator.record.result import new_result
 from emulator.storage.folder import FolderStore
 
+__all__ = ["data", "made", "shim", "warm"]
 SIZES = ("size.bytes_mean=300kB", "size.bytes_sd=20kB", "size.bytes_min=200kB")
 GENERATE = ("--recipe", "tiny", "--files", "8", "--subfolders", "2", "--threads", "1",
             *(f"--set={size}" for size in SIZES))  # fmt: skip
