@@ -146,7 +146,10 @@ def _feeds(
     count = math.floor(low) if knee is None else whole_accelerators(knee)
     what = f"{system} feeds {count:,} x {workload.name} at AU {wanted:.0%}"
     span = f"{number(low, 3)} to {number(high, 3)}"
-    if limit is not None:
+    if limit is not None and not count:
+        rate = show_rate(limit.bytes_per_second)
+        sentence = f"{system} feeds no {workload.name}: it gets at most {rate}, by the {limit.name}."
+    elif limit is not None:
         sentence = (
             f"{what} (knee at {number(knee, 4)}, 95 % interval {span}): its limit is the {limit.name}, "
         )
@@ -165,7 +168,9 @@ def _feeds(
 
 def show_amount(amount: float, unit: str) -> str:
     """Format an amount of a need: `44 GB/s`, `1,234 requests/s`."""
-    return show_rate(amount) if unit == "B/s" else f"{amount:,.0f} {unit}"
+    if unit == "B/s":
+        return show_rate(amount)
+    return "1 host" if unit == "hosts" and amount == 1 else f"{amount:,.0f} {unit}"
 
 
 def _needs(job: Workload, accelerators: int, system: System, per_host: int, margin: float) -> list[Need]:
