@@ -174,24 +174,8 @@ def _stopped_by_signals() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the flush
         raise Stopped(f"ended by {signal.Signals(number).name}")
 
-    def unraisable(error: sys.UnraisableHookArgs) -> None:
-        if not isinstance(stopped := error.exc_value, Stopped):
-            former(error)
-            return
-
-        def stop_again(number: int, frame: FrameType | None) -> NoReturn:
-            raise stopped
-
-        # The signal came within a finalizer, out of which Python lets no exception: raise it after that.
-        signal.signal(signal.SIGALRM, stop_again)
-        signal.setitimer(signal.ITIMER_REAL, STEP_POLL)
-
-    former, sys.unraisablehook = sys.unraisablehook, unraisable
-    try:
-        with signals_to(stop):
-            yield
-    finally:
-        sys.unraisablehook = former
+    with signals_to(stop):
+        yield
 
 
 def _fail(comm: Comm, out: Path, line: str, code: int) -> NoReturn:

@@ -74,13 +74,17 @@ def test_figures_are_those_of_the_step_log(three_ranks):
         assert getattr(point, name) == pytest.approx(getattr(found, name)), name
 
 
-def test_under_the_users_own_mpirun(tiny, tmp_path):
-    out = tmp_path / "out"
-    done = feedrate(
-        "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 4, "--out", out, mpirun=2
-    )
-    assert done.status == 0, done.err
-    assert read_result(out).points[0].ranks == 2
+def test_the_users_own_mpirun_gives_the_same_figures(tiny, tmp_path):
+    words = ("run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--epochs", 1)
+    joined = feedrate(*words, "--out", tmp_path / "mpirun", mpirun=8)
+    forked = feedrate(*words, "-n", 8, "--out", tmp_path / "forked")
+    assert joined.status == forked.status == 0, joined.err + forked.err
+    results = [read_result(tmp_path / name) for name in ("mpirun", "forked")]
+    points = [result.points[0] for result in results]
+    assert points[0].ranks == 8 and results[0].environment["mpi"] and not results[1].environment["mpi"]
+    for name in ("ranks", "samples", "bytes", "steps", "ideal_samples_per_second"):
+        assert getattr(points[0], name) == getattr(points[1], name), name
+    assert points[0].samples_per_second == pytest.approx(points[1].samples_per_second, rel=0.3)
 
 
 @pytest.mark.alone
