@@ -84,7 +84,6 @@ def test_the_users_own_mpirun_gives_the_same_figures(tiny, tmp_path):
     assert points[0].ranks == 8 and results[0].environment["mpi"] and not results[1].environment["mpi"]
     for name in ("ranks", "samples", "bytes", "steps", "ideal_samples_per_second"):
         assert getattr(points[0], name) == getattr(points[1], name), name
-    assert points[0].samples_per_second == pytest.approx(points[1].samples_per_second, rel=0.3)
 
 
 @pytest.mark.alone
