@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Annotated
 
 import psutil
@@ -44,7 +45,11 @@ def verify(
             _say_checked(folder, checked, how)
         return 0
 
-    status = work(world()) if ranks is None else on_ranks(work, ranks)
+    try:
+        status = work(world()) if ranks is None else on_ranks(work, ranks)
+    except KeyboardInterrupt:
+        print("feedrate: interrupted: files that were made again stay; verify again", file=sys.stderr)
+        raise typer.Exit(130) from None
     if status:
         raise typer.Exit(status)
 

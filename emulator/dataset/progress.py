@@ -121,6 +121,10 @@ def showing(
 
     def now() -> Now:
         done = progress()
+        # Files that are being worked on are half done, on average; only whole files are counted.
+        working = min(READERS * processes, files - done.files) / 2 * size / max(1, files)
+        rate = (done.bytes + working) / done.seconds if done.files and done.seconds > 0 else 0.0
+        left = max(0.0, size - done.bytes - working)
         return Now(
             verb=verb,
             doing=f"{show_bytes(done.bytes)} of {show_bytes(size)}",
@@ -130,7 +134,7 @@ def showing(
             about=processes > 1,
             share=done.bytes / size if size else 1.0,
             seconds=done.seconds,
-            eta_seconds=max(size - done.bytes, 0) / done.bytes_per_second if done.bytes_per_second else None,
+            eta_seconds=left / rate if rate else None,
             bytes_per_second=done.bytes_per_second,
         )
 

@@ -26,6 +26,7 @@ from emulator.loader import buffer_bytes, shared_bytes
 from emulator.record.machine import free_memory_bytes
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import Point, RunResult
+from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob, mismatch
@@ -52,6 +53,8 @@ POINT_SECONDS = 4.0
 """Seconds of compute in a point: short, so that several fit into minutes."""
 SLOWEST = 1 / 6
 """Largest share of the time for one point, if it has more than LEAST_STEPS steps."""
+TRAINING_START = 6.0
+"""Seconds in which the workers of a DataLoader start and end, beside other work on two cores."""
 _SWEEPING = 0.6
 """Share of the time after generating the data for the storage's knee; the rest is for PyTorch's counts."""
 
@@ -174,6 +177,7 @@ def seconds_of(job: TrainingJob, rate: float) -> Cost:
     `rate` are the bytes/s of the probe. The nearest run decides, if it starved: storage may collapse.
     """
     workload, steps = job.workload, job.steps or LEAST_STEPS
+    between = TRAINING_START if LOADERS.load(job.loader).tensors else BETWEEN_SECONDS
 
     def seconds(ranks: int, points: Sequence[Point]) -> float:
         best = max((point.bytes_per_second for point in points), default=rate)
@@ -181,7 +185,7 @@ def seconds_of(job: TrainingJob, rate: float) -> Cost:
         if near is not None and near.x_ideal < FED:
             best = near.bytes_per_second
         reading = ranks * workload.batch_bytes / max(best, 1.0)
-        return BETWEEN_SECONDS + (steps + 1) * max(workload.accelerator.step_seconds, reading)
+        return between + (steps + 1) * max(workload.accelerator.step_seconds, reading)
 
     return seconds
 
@@ -212,7 +216,8 @@ def _pytorch_counts(
     """Search by halving, while there is time, for the largest fed count of trainings on these clients."""
     job = _job(question, where, PYTORCH, "torch", probed.buffered)
     workload = job.workload
-    if seconds < max(POINT_SECONDS, LEAST_STEPS * workload.batch_bytes / probed.buffered):
+    cost = seconds_of(job, probed.rate)
+    if seconds < max(cost(1, ()), LEAST_STEPS * workload.batch_bytes / probed.buffered):
         live.say(f"PyTorch: no time is left for its reads, at {show_rate(probed.buffered)} a rank")
         return
     most = _fed(storage)
@@ -221,7 +226,7 @@ def _pytorch_counts(
         live.say(f"PyTorch: the memory suffices for {counted(fit, 'rank')}")
         most = max(1, fit)
     live.say(f"PyTorch: up to {counted(most, 'rank')} of the torch loader, {show_seconds(seconds)}")
-    cost, threshold = seconds_of(job, probed.rate), job.workload.training.au_threshold
+    threshold = job.workload.training.au_threshold
     _measured(job, Halving(most, threshold, MonotonicClock(), seconds, cost), comm)
 
 
