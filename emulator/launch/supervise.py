@@ -12,6 +12,7 @@ import resource
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from emulator import notes
-from emulator.errors import StorageError
+from emulator.errors import RankError, StorageError
 from emulator.launch.launched import shared_segments
 from emulator.launch.process import (
     die_with_parent,
@@ -252,22 +253,26 @@ def watched(rank: int, timeout: float) -> None:
     page = Page.new()
     notes.share(page, rank)
     notes.mine()
-    launchers = _launchers() if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0" else []
-    process = os.getpid()
+    process, end_launcher = os.getpid(), _launcher()
     if os.fork():
         return
     try:
         os.setsid()  # launchers kill process groups
         set_name("feedrate-watch")
-        _watch_rank(process, Alarm(page, timeout), page)
-        if page.status is None or page.failure() is not None:
-            _end_launcher(launchers)
+        ended = _watch_rank(process, Alarm(page, timeout), page)
+        if page.status is None and page.failure() is None and page.out:
+            line = f"rank {rank} on {socket.gethostname()} was killed or crashed (process {process})"
+            report(
+                f"{line}: see the lines of its launcher, or the system log", RankError.exit_code, aloud=True
+            )
+        if page.failure() is not None:
+            end_launcher(ended)
     finally:
         os._exit(0)
 
 
-def _watch_rank(rank: int, alarm: Alarm, page: Page) -> None:
-    """Return when the rank has ended, or cannot be ended after a failure."""
+def _watch_rank(rank: int, alarm: Alarm, page: Page) -> bool:
+    """Return True when the rank has ended, False if it cannot be ended after a failure."""
     ended, look, failed = os.pidfd_open(rank), 0.0, 0.0
     segments: list[Path] = []
     while not select.select([ended], [], [], 0.25)[0]:
@@ -288,35 +293,37 @@ def _watch_rank(rank: int, alarm: Alarm, page: Page) -> None:
                 os.kill(rank, signal.SIGTERM)
                 os.kill(rank, signal.SIGCONT)
         if now - failed > TREE_SECONDS + _EXIT_SECONDS:
-            break
+            return False
     if page.status is None:
         for segment in segments:
             segment.unlink(missing_ok=True)
+    return True
 
 
-def _end_launcher(launchers: list[tuple[int, float]]) -> None:
-    """Have the user's launcher end all other ranks: mpirun if it does not end by itself, srun by scancel."""
-    for launcher, seconds in launchers:
-        if not select.select([launcher], [], [], seconds)[0]:
-            signal.pidfd_send_signal(launcher, signal.SIGKILL)
-    job, step = (os.environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
-    scancel = shutil.which("scancel")
-    if job and step and scancel:
-        with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run([scancel, f"{job}.{step}"], capture_output=True, timeout=10.0, check=False)
+def _launcher() -> Callable[[bool], None]:
+    """Return a function that has the launcher of this rank end all others: mpirun, or srun by scancel.
 
-
-def _launchers() -> list[tuple[int, float]]:
-    """Return a pidfd of Open MPI's launcher above this process, and the seconds that it has to end.
-
-    It waits 15 minutes for a host that is lost, and forever for a rank that the kernel cannot end. Daemons
-    come last: mpirun ends with status 0 when it loses one of them.
+    Open MPI's mpirun waits 15 minutes for a host that is lost, and forever for a rank that the kernel cannot
+    end. Then the watcher of a host's first rank kills it. Daemons come last: mpirun ends with status 0 when
+    it loses one of them.
     """
     patience = {"prterun": 2.0, "mpirun": 2.0, "orterun": 2.0, "prted": 5.0, "orted": 5.0}
-    process = os.getppid()
-    while process > 1:
+    one_host = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE")
+    first = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0"
+    process, name = os.getppid(), ""
+    while process > 1 and name not in (*patience, "slurmstepd"):
         name, _, fields = Path(f"/proc/{process}/stat").read_text().partition(" (")[2].rpartition(") ")
-        if name in patience:
-            return [(os.pidfd_open(process), patience[name])]
-        process = int(fields.split()[1])
-    return []
+        found, process = process, int(fields.split()[1])
+    launcher = os.pidfd_open(found) if name in patience and first else -1
+
+    def end(rank_has_ended: bool) -> None:
+        if name == "slurmstepd":
+            step = ".".join(os.environ.get(f"SLURM_{part}_ID", "") for part in ("JOB", "STEP"))
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run([shutil.which("scancel") or "scancel", step], timeout=10.0, check=False)
+            return
+        needed = launcher >= 0 and not (one_host and rank_has_ended)
+        if needed and not select.select([launcher], [], [], patience[name])[0]:
+            signal.pidfd_send_signal(launcher, signal.SIGKILL)
+
+    return end

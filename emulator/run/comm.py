@@ -159,6 +159,8 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
             failure = page.failure() if page else None
             line = f"{stopped}, by a user or because another rank was killed"
             line, code = failure or (line, RankError.exit_code)
+            if page:
+                page.fail(line, code)  # so that its watcher does not call it killed
             if comm.keeps_failure:
                 claim_failure(out, line)
             _end(comm, code)
