@@ -27,6 +27,16 @@ def set_name(name: str) -> None:
     _prctl(_PR_SET_NAME, name.encode())
 
 
+def set_title(name: str) -> None:
+    """Set name and command line of this process in ps, where it would look like a copy of its parent."""
+    set_name(name)
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begin, end = int(fields[45]), int(fields[46])  # where the kernel reads the command line
+        if 0 < begin < end:
+            ctypes.memmove(begin, name.encode()[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
+
+
 def write_stderr(line: str) -> None:
     """Write a line to stderr without buffers: the process may be about to end."""
     with suppress(OSError):

@@ -28,6 +28,7 @@ from emulator.launch.process import (
     kill_family,
     left_behind,
     set_name,
+    set_title,
     short_of_memory,
     write_stderr,
 )
@@ -258,7 +259,7 @@ def watched(rank: int, timeout: float) -> None:
         return
     try:
         os.setsid()  # launchers kill process groups
-        set_name("feedrate-watch")
+        set_title("feedrate-watch")
         ended = _watch_rank(process, Alarm(page, timeout), page)
         if page.status is None and page.failure() is None and page.out:
             line = f"rank {rank} on {socket.gethostname()} was killed or crashed (process {process})"
