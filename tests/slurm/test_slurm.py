@@ -119,7 +119,7 @@ def srun(environment, *words: object) -> subprocess.CompletedProcess[str]:
     """Ranks of `feedrate run` that srun starts by itself."""
     return subprocess.run(
         ["srun", *map(str, words), "--workload", "unet3d-tiny", "--loader", "direct", "--steps", "4"],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
 
 
