@@ -24,7 +24,7 @@ FLAGS = sorted(
 
 
 def test_flags_are_found():
-    assert {"client", "steal", "page-cache", "hidden"} <= set(FLAGS)
+    assert {"client", "steal", "page-cache", "short"} <= set(FLAGS)
 
 
 @pytest.mark.parametrize("flag", FLAGS)
