@@ -1,10 +1,11 @@
-"""The cost of reading: feedrate's loaders beside fio and others, on the same bytes, in turns.
+"""How fast the direct loader reads, beside fio and a plain Python loop, on the same files, in turns.
 
-    python benchmarks/read_path.py FOLDER [--dlio PYTHON] [--out FILE]
+    python benchmarks/read_path.py FOLDER [--cases 24kB,parts] [--turns 5] [--before PYTHON] [--out FILE]
 
-Reads the dataset in FOLDER (recipe kits19; made where there is none): whole .npz files, cold and warm.
-The table has medians of --turns and, in brackets, ranges. CPU is user + system seconds of the client and its
-workers: fio's as fio reports it, DLIO's with its start. DLIO is a run of three epochs less one of one epoch.
+Makes the datasets of the cases in FOLDER. One rank; every contestant reads all files of a case once a turn in
+shuffled order, at its faster queue depth of a first round. CPU is user + system time: fio's as
+fio reports it. PYTHON is that of an environment with another feedrate, to compare with. Medians and ranges of
+the turns; `/ fio` compares with the fio engine that was the fastest in the median, turn by turn.
 """
 
 from __future__ import annotations
@@ -12,210 +13,245 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import psutil
-from dlio import run_dlio
-from processes import Files, cpu_of_children, feedrate, machine, publish, spread
+import numpy as np
+from processes import Files, feedrate, machine, publish, spread, table_line
 
-from emulator.config.workload import AccessSpec, Workload, load_workload
+from emulator.config.workload import AccessSpec, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
-from emulator.loader import Loader, make_loader
+from emulator.loader import make_loader
 from emulator.order import EpochPlan, RankPlan
-from emulator.plugins.baseline.fio import fio_environment
-from emulator.storage.base import Storage
 from emulator.storage.counts import TimedStorage
-from emulator.storage.posix import PosixStorage
+from emulator.storage.posix import PosixStorage, aligned_buffer
 
-THREADS = 4
+BATCH = 400
+RECIPE = """name = "same"
+title = "files of one size"
+format = "bytes"
+payload = "incompressible"
+samples_per_file = {samples}
 
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One turn of one contestant."""
-
-    bytes: int
-    seconds: float
-    cpu: float
-    """User + system seconds."""
-
-    @property
-    def rate(self) -> float:
-        """GB/s."""
-        return self.bytes / self.seconds / 1e9
-
-    @property
-    def cpu_per_gb(self) -> float:
-        return self.cpu / self.bytes * 1e9
-
-
-Contestant = Callable[[], Turn]
+[size]
+distribution = "fixed"
+shape = "bytes"
+bytes_mean = {bytes}
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Contestants that read the same bytes."""
+    """Files that all contestants read."""
 
-    title: str
-    contestants: dict[str, Contestant]
-    rivals: tuple[str, ...]
-    """Contestants, or beginnings of their names, whose best one the others are compared with."""
-    before: Callable[[], None] = lambda: None
-    """Called before each turn."""
-
-
-def table(cases: Iterator[Case], turns: int, only: str) -> Iterator[str]:
-    """The lines of the table; contestants of a case take turns."""
-    yield "| bytes | reader | GB/s | CPU-s/GB | beside | GB/s / its | its CPU / own |"
-    yield "|---" * 7 + "|"
-    for case in cases:
-        taken: dict[str, list[Turn]] = {name: [] for name in case.contestants if re.search(only, name)}
-        for _ in range(turns):
-            for name in taken:
-                case.before()
-                taken[name].append(case.contestants[name]())
-        rates = {name: statistics.median(turn.rate for turn in own) for name, own in taken.items()}
-        rivals = [[name for name in taken if name.startswith(start)] for start in case.rivals]
-        best = [max(names, key=lambda name: rates[name]) for names in rivals if names]
-        for name, own in taken.items():
-            figures = f"{spread([t.rate for t in own])} | {spread([t.cpu_per_gb for t in own], 3)}"
-            for rival in [one for one in best if one != name] or [""]:
-                pairs = list(zip(own, taken.get(rival, ()), strict=False))
-                faster = spread([mine.rate / theirs.rate for mine, theirs in pairs])
-                cheaper = spread([theirs.cpu_per_gb / mine.cpu_per_gb for mine, theirs in pairs])
-                yield f"| {case.title} | {name} | {figures} | {rival} | {faster} | {cheaper} |"
+    name: str
+    bytes: int
+    """Bytes of a sample: whole blocks, because fio reads nothing else with O_DIRECT."""
+    files: int
+    samples: int = 1
+    """Samples of a file."""
+    direct: bool = True
+    depths: tuple[int, ...] = (4, 32)
 
 
-def timed(read: Callable[[], int]) -> Turn:
-    """One turn of `read`, which returns how many bytes it read."""
-    begin, cpu = time.monotonic(), _cpu()
-    size = read()
-    return Turn(size, time.monotonic() - begin, _cpu() - cpu)
+CASES = (
+    Case("4kB", 4096, 30_000),
+    Case("24kB", 24_576, 30_000),
+    Case("115kB", 114_688, 10_000),
+    Case("323kB", 323_584, 4_000),
+    Case("parts", 24_576, 24, samples=2000),
+    Case("large", 64 * 2**20, 24, depths=(4,)),
+    Case("cached", 24_576, 30_000, direct=False, depths=(1,)),
+)
 
 
-def _cpu() -> float:
-    """User + system seconds of this process and of those that it started and that live."""
-    me = psutil.Process()
-    times = [one.cpu_times() for one in (me, *me.children(recursive=True))]
-    return sum(one.user + one.system for one in times)
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One pass over the files."""
+
+    rate: float
+    """Samples per second."""
+    cpu: float
+    """Microseconds of CPU a sample."""
 
 
-def loader_of(
-    stack: ExitStack, kind: str, workload: Workload, files: Manifest, storage: Storage
-) -> tuple[Loader, EpochPlan]:
-    """feedrate's loader `kind`, closed by `stack`, and the order in which one rank reads the files."""
-    access, spec = workload.access, workload.loader
-    loader = make_loader(kind, spec, TimedStorage(storage), files, access=access)
-    stack.enter_context(closing(loader))
+Contestant = Callable[[int], Turn]
+"""Reads the files at a queue depth."""
+
+
+def batch_of(case: Case) -> int:
+    return min(BATCH, max(4, case.files * case.samples // 16))
+
+
+def read_once(case: Case, folder: Path, depth: int) -> Turn:
+    """Read the dataset with the direct loader, after a few batches that start it."""
+    samples, size = read_manifest(folder), batch_of(case)
+    spec = replace(load_workload("unet3d-a100").loader, batch_size=size, workers=depth, prefetch=8)
+    access = AccessSpec(refill="never")
+    storage = TimedStorage(PosixStorage(folder, direct=case.direct, cache="cold" if case.direct else "warm"))
     plan = EpochPlan(
-        samples=files.samples, ranks=1, batch_size=spec.batch_size, samples_per_file=files.samples_per_file,
-        access=access,
-    )  # fmt: skip
-    return loader, plan
+        samples=samples.samples, ranks=1, batch_size=size, samples_per_file=case.samples, access=access
+    )
+    with closing(make_loader("direct", spec, storage, samples, access=access)) as loader:
+        batches = iter(loader.read(RankPlan(plan=plan, seed=0, epochs=2).portions(0)))
+        for _ in range(4):
+            next(batches)
+        begin, cpu, count = time.monotonic(), time.process_time(), 0
+        for _ in range(plan.steps):
+            count += next(batches).samples
+        return Turn(count / (time.monotonic() - begin), (time.process_time() - cpu) / count * 1e6)
 
 
-def batches_of(loader: Loader, plan: EpochPlan, epochs: int) -> Iterator[int]:
-    """The bytes of the batches of so many epochs."""
-    return (batch.bytes for batch in loader.read(RankPlan(plan=plan, seed=0, epochs=epochs).portions(0)))
+def by_feedrate(case: Case, folder: Path, engine: str, python: str) -> Contestant:
+    def read(depth: int) -> Turn:
+        words = [python, __file__, str(folder), "--child", case.name, "--depth", str(depth)]
+        environment = {**os.environ, "FEEDRATE_READS": engine, "PYTHONPATH": str(Path(__file__).parent)}
+        done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+        return Turn(**json.loads(done.stdout))
+
+    return read
 
 
-def fio(paths: Sequence[Path], engine: str, request: int, *more: str, direct: bool, depth: int) -> Turn:
-    """fio reads the files: `depth` threads of psync, or one queue of that depth."""
-    jobs = depth if engine == "psync" else 1
-    folder = os.path.commonpath([path.parent for path in paths])  # fio limits how long its lists of files are
-    lines = [
-        "[global]", f"ioengine={engine}", "rw=read", f"bs={request}", f"direct={int(direct)}",
-        f"iodepth={1 if engine == 'psync' else depth}", "thread=1", "iomem_align=2m", "allow_file_create=0",
-        "invalidate=0",  # files that are to be read cold have been evicted
-        "file_service_type=sequential", *more,
-    ]  # fmt: skip
-    for job in range(jobs):
-        names = (str(path.relative_to(folder)).replace(":", "\\:") for path in paths[job::jobs])
-        lines += [f"[job{job}]", f"filename={':'.join(names)}"]
-    with tempfile.TemporaryDirectory() as made:
-        job_file = Path(made, "job.fio")
-        job_file.write_text("\n".join(lines) + "\n")
-        said = _said(["fio", "--output-format=json", str(job_file)], cwd=folder, env=fio_environment())
-    told = json.loads(said[said.index("{") :])["jobs"]
-    # fio's own account of its jobs, in percent of their run time: its start is not in it.
-    cpu = sum((job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000 for job in told)
-    reads = [job["read"] for job in told]
-    return Turn(sum(one["io_bytes"] for one in reads), max(one["runtime"] for one in reads) / 1000, cpu)
+def by_loop(case: Case, files: Files) -> Contestant:
+    """Threads that open, preadv and close, and nothing else."""
+    flags = os.O_RDONLY | os.O_DIRECT * case.direct
+
+    def read_some(paths: Sequence[Path]) -> None:
+        buffer = aligned_buffer(min(case.bytes, 4 << 20))
+        for path in paths:
+            fd = os.open(path, flags)
+            for at in range(0, case.bytes * case.samples, len(buffer)):
+                os.preadv(fd, (buffer,), at)
+            os.close(fd)
+
+    def read(depth: int) -> Turn:
+        threads = [threading.Thread(target=read_some, args=(files.paths[n::depth],)) for n in range(depth)]
+        begin, cpu, count = time.monotonic(), time.process_time(), case.files * case.samples
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return Turn(count / (time.monotonic() - begin), (time.process_time() - cpu) / count * 1e6)
+
+    return read
 
 
-def _said(command: list[str], **more: Any) -> str:
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **more).stdout
+def by_fio(case: Case, folder: Path, files: Files, engine: str) -> Contestant:
+    """fio: `depth` threads of psync, or two threads with half of the depth each."""
+    links = folder.with_name(folder.name + ".fio")
+
+    def read(depth: int) -> Turn:
+        jobs = depth if engine == "psync" else min(2, depth)
+        each = case.files // jobs
+        for job in range(jobs):
+            for number in range(each):
+                link = links / f"{jobs}.{job}.{number}"
+                if not link.exists():
+                    links.mkdir(exist_ok=True)
+                    link.hardlink_to(files.paths[job * each + number])
+        block = min(case.bytes, 4 << 20)
+        lines = [
+            "[global]", f"ioengine={engine}", f"direct={int(case.direct)}", "thread=1", "invalidate=0",
+            "iomem_align=2m", f"bs={block}", f"iodepth={1 if engine == 'psync' else depth // jobs}",
+            f"filename_format={jobs}.$jobnum.$filenum", f"nrfiles={each}", f"openfiles={2 * depth}",
+            "allow_file_create=0", f"filesize={case.bytes * case.samples}", f"numjobs={jobs}",
+            "file_service_type=sequential" if case.samples == 1 else "file_service_type=random",
+            "rw=read" if case.samples == 1 else "rw=randread", "norandommap=1",
+            f"io_size={each * case.bytes * case.samples}", "[job]",
+        ]  # fmt: skip
+        environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        with tempfile.NamedTemporaryFile("w", suffix=".fio") as job_file:
+            job_file.write("\n".join(lines) + "\n")
+            job_file.flush()
+            command = ["fio", "--output-format=json", job_file.name]
+            done = subprocess.run(
+                command, check=True, stdout=subprocess.PIPE, text=True, cwd=links, env=environment
+            )
+        told = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
+        count = sum(job["read"]["io_bytes"] for job in told) / case.bytes
+        cpu = sum((job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000 for job in told)
+        return Turn(count / max(job["read"]["runtime"] for job in told) * 1000, cpu / count * 1e6)
+
+    return read
 
 
-def whole_files(given: argparse.Namespace) -> Iterator[Case]:
-    """Every byte of a dataset of large files."""
-    folder: Path = given.place
-    if not (folder / "manifest.json").exists():
-        words = feedrate("generate", folder, "--recipe", "kits19", "--files", given.files)
-        subprocess.run(words, check=True, stdout=sys.stderr)
-    manifest = read_manifest(folder)
+def contestants(case: Case, folder: Path, manifest: Manifest, before: str) -> dict[str, Contestant]:
     files = Files.of(manifest, folder)
-    workload = load_workload("unet3d-a100")
-    spec = replace(workload.loader, batch_size=4, workers=THREADS, prefetch=2 * THREADS, block_bytes=4 << 20)
-    accelerator = replace(workload.accelerator, step_batch_size=4)
-    workload = replace(workload, loader=spec, access=AccessSpec(refill="persistent"), accelerator=accelerator)
-    for title, direct, cold in (
-        ("files, cold, O_DIRECT", True, True),
-        ("files, cold, buffered", False, True),
-        ("files, page cache", False, False),
-    ):
-        with ExitStack() as stack:
-            found: dict[str, Contestant] = {
-                f"fio {engine}": lambda engine=engine, direct=direct: fio(
-                    files.paths, engine, 4 << 20, direct=direct, depth=THREADS
-                )
-                for engine in ("psync", "libaio", "io_uring")
-            }
-            for kind in ("direct",) if direct else ("direct", "torch"):
-                storage = PosixStorage(folder, direct=direct, cache="cold" if cold else "warm")
-                rank = loader_of(stack, kind, workload, manifest, storage)
-                sum(batches_of(*rank, 1))  # workers, buffers, and the first use of their pages
-                found[f"feedrate {kind}"] = lambda own=rank: timed(lambda: sum(batches_of(*own, 1)))
-            if given.dlio and not direct:
-                found["DLIO"] = lambda cold=cold: dlio(given.dlio, files, cold)
-            yield Case(title, found, ("fio",), files.evict if cold else files.warm)
+    # In a shuffled order, as the loader's: neighbours on the disk are faster.
+    shuffled = np.random.default_rng(1).permutation(len(files.paths))
+    files = replace(files, paths=tuple(files.paths[number] for number in shuffled))
+    if not case.direct:
+        files.warm()
+    found: dict[str, Contestant] = {
+        f"fio {engine}": by_fio(case, folder, files, engine) for engine in ("psync", "libaio", "io_uring")
+    }
+    found["Python loop"] = by_loop(case, files)
+    for engine, name in (("io_uring", "io_uring"), ("threads", "C threads"), ("python", "Python")):
+        if engine != "io_uring" or (case.direct and case.bytes <= 2**20):
+            found[f"feedrate, {name}"] = by_feedrate(case, folder, engine, sys.executable)
+    if before:
+        found["feedrate before"] = by_feedrate(case, folder, "", before)
+    return found
 
 
-def dlio(python: Path, files: Files, cold: bool) -> Turn:
-    """Two epochs of DLIO; cold only the first, since it finds its files in the page cache then."""
-    spent = []
-    few = files.paths[:4]
-    for paths, epochs in ((files.paths, 1), (few, 1)) if cold else ((files.paths, 3), (files.paths, 1)):
-        files.evict() if cold else None
-        begin, cpu = time.monotonic(), cpu_of_children()
-        run_dlio(python, files.folder, paths, batch=4, workers=THREADS, epochs=epochs)
-        spent.append((time.monotonic() - begin, cpu_of_children() - cpu))
-    (long, its), (short, less) = spent
-    size = sum(files.sizes[4:]) if cold else 2 * sum(files.sizes)
-    return Turn(size, long - short, its - less)
+def table(given: argparse.Namespace) -> Iterator[str]:
+    yield "| samples | reader | depth | samples/s | / fio | CPU us a sample | / fio |"
+    yield "|---" * 7 + "|"
+    for case in CASES:
+        if given.cases and case.name not in given.cases.split(","):
+            continue
+        readers = contestants(case, *_made(case, given.place), given.before)
+        first = {name: {depth: read(depth) for depth in case.depths} for name, read in readers.items()}
+        depths = {name: max(found, key=lambda d, f=found: f[d].rate) for name, found in first.items()}
+        taken: dict[str, list[Turn]] = {name: [] for name in readers}
+        for _ in range(given.turns):
+            for name, read in readers.items():
+                taken[name].append(read(depths[name]))
+        rates = {name: statistics.median(turn.rate for turn in turns) for name, turns in taken.items()}
+        best = max((name for name in rates if name.startswith("fio")), key=lambda name: rates[name])
+        for name, turns in taken.items():
+            pairs = list(zip(turns, taken[best], strict=True))
+            faster = spread([mine.rate / theirs.rate for mine, theirs in pairs])
+            dearer = spread([mine.cpu / theirs.cpu for mine, theirs in pairs if theirs.cpu])
+            figures = spread([turn.rate for turn in turns], 0), spread([turn.cpu for turn in turns], 1)
+            yield table_line(case.name, name, str(depths[name]), figures[0], faster, figures[1], dearer)
+
+
+def _made(case: Case, place: Path) -> tuple[Path, Manifest]:
+    folder = place / f"{case.bytes}x{case.files}"
+    if not (folder / "manifest.json").exists():
+        recipe = place / "recipe.toml"
+        place.mkdir(exist_ok=True)
+        recipe.write_text(RECIPE.format(bytes=case.bytes, samples=case.samples))
+        words = feedrate("generate", folder, "--recipe", recipe, "--files", case.files)
+        subprocess.run(words, check=True, stdout=sys.stderr)
+    return folder, read_manifest(folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("place", type=Path)
+    parser.add_argument("--cases", default="", help="some of " + ", ".join(case.name for case in CASES))
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--files", type=int, default=24, help="files that are made")
-    parser.add_argument("--dlio", type=Path, help="python of an environment with DLIO 2.0")
-    parser.add_argument("--only", default="", help="contestants whose names match this pattern")
+    parser.add_argument("--before", default="", help="python of an environment with another feedrate")
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--depth", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    head = f"{machine()} Medians of {given.turns} turns, ranges."
-    publish("Read path", head, table(whole_files(given), given.turns, given.only), given.out)
+    if given.child:
+        case = next(case for case in CASES if case.name == given.child)
+        turn = read_once(case, given.place, given.depth)
+        print(json.dumps({"rate": turn.rate, "cpu": turn.cpu}))
+        return
+    publish("Read path", f"{machine()} Medians of {given.turns} turns, ranges.", table(given), given.out)
 
 
 if __name__ == "__main__":
