@@ -59,7 +59,7 @@ class Case:
     samples: int = 1
     """Samples of a file."""
     direct: bool = True
-    depths: tuple[int, ...] = (4, 32)
+    depths: tuple[int, ...] = (4, 64)
 
 
 CASES = (
