@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 
 install: $(INSTALLED)
 
-$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+$(INSTALLED): setup.cfg setup.py pyproject.toml constraints.txt emulator/storage/_reads.c
 	@$(PYTHON) -c 'import sys; sys.exit("feedrate needs Python 3.11 or newer") if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -49,6 +49,8 @@ dist: $(INSTALLED)
 	$(BIN)/sphinx-build -q -W -b man docs build/source/man
 	sed -i '$(if $(URL),$(LINKED),$(UNLINKED))' build/source/README.md
 	$(BIN)/python -m build build/source --outdir dist
+	for wheel in dist/*-linux_*.whl; do \
+	    PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist "$$wheel" && rm "$$wheel"; done
 	$(BIN)/twine check --strict dist/*
 
 # What takes minutes: kills by the dozen, clusters, the wheel beside other packages. CI runs it too.
