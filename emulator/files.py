@@ -218,7 +218,7 @@ def require_writable(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Sync the names in `folder` to the disk, if the file system can. Raises StorageError."""
-    with storage_errors("cannot sync the folder"):
+    with storage_errors("cannot sync the folder", folder):
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError:

@@ -324,13 +324,13 @@ class DatasetWriter:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             found = storage_error(error, "cannot write a sample")
             return StorageError(found.what, f"{found.hint or 'see the system log'}; the same command resumes")
-        if self.store.free_files() == 0:
+        sizes = self._recorded()["bytes"]
+        missing = max(outlook(self.plan).total - int(sizes.sum()), 0)
+        if self.store.free_files() == 0 or (self.store.free() or 0) > missing:
             return StorageError(
                 f"no inodes left in {self.store}: it takes no more files, however much space is free",
                 "remove some files and run the same command again, it resumes",
             )
-        sizes = self._recorded()["bytes"]
-        missing = max(outlook(self.plan).total - int(sizes.sum()), 0)
         return StorageError(
             f"no space left in {self.store}: {np.count_nonzero(sizes)} of {self.plan.files} files are done, "
             f"{show_bytes(missing)} are missing",

@@ -317,7 +317,7 @@ def _is_file(file: Path) -> bool:
 
 def _looks_ours(path: Path, file: Path) -> bool:
     """Return True if feedrate wrote the file at a name of its own in OUT. Raises StorageError."""
-    with storage_errors("cannot read a file"):
+    with storage_errors("cannot read a file", file):
         if not is_plain(path, file):
             return False
         if is_part(file.name):

@@ -94,7 +94,7 @@ _BLOCK = SPOOL_ROWS * STEP.itemsize
 def make_spool(out: Path, number: int) -> Path:
     """Make a spool for the ranks of a host, whose rows become part `number`, or a later one where it is taken
     by rows that a killed run left. Raises StorageError."""
-    with storage_errors("cannot write the step log"):
+    with storage_errors("cannot write the step log", out):
         (out / SPOOL).mkdir(parents=True, exist_ok=True)
         for free in count(number):
             file = out / SPOOL / f"part-{free:05d}.steps"
@@ -157,7 +157,7 @@ def last_steps(file: Path, place: int, places: int) -> Steps:
 
 def spools_of(out: Path) -> list[Path]:
     """The spools in OUT, one a host, and nothing of others. Raises StorageError."""
-    with storage_errors("cannot read the step log"):
+    with storage_errors("cannot read the step log", out):
         return [file for file in sorted((out / SPOOL).glob("part-*.steps")) if _is_spool(out, file)]
 
 
@@ -195,7 +195,7 @@ def remove_spools(out: Path, spools: Collection[Path] | None = None) -> None:
 
     Files of others stay, and then the folder does too. Raises StorageError.
     """
-    with storage_errors("cannot remove the spools"):
+    with storage_errors("cannot remove the spools", out):
         for file in spools_of(out) if spools is None else spools:
             file.unlink(missing_ok=True)
         if spools is None and (out / SPOOL).is_dir() and not any((out / SPOOL).iterdir()):
@@ -209,7 +209,7 @@ def is_part(name: str) -> bool:
 
 def parts_of(out: Path) -> list[Path]:
     """The Parquet files of the step log in OUT, in order. Raises StorageError."""
-    with storage_errors("cannot read the step log"):
+    with storage_errors("cannot read the step log", out):
         found = [file for file in out.glob("steps*.parquet") if is_part(file.name)]
     return sorted(found, key=lambda file: (len(file.name), file.name))
 
@@ -233,7 +233,7 @@ def write_part(out: Path, number: int, spools: Collection[Path], points: int | N
     """
     known = set() if points is None else set(_known(out).tolist())
     stretches = []  # (point, rank, file, first row, rows): within a block those of a point lie together
-    with storage_errors("cannot read the step log"):
+    with storage_errors("cannot read the step log", out):
         for file in spools:
             for begin, rows in _spooled(file):
                 runs, first, length = np.unique(_runs(rows), return_index=True, return_counts=True)
@@ -272,7 +272,7 @@ def _only_spooled(out: Path, point: int | None) -> Iterator[Steps]:
         return
     known = _known(out)
     for file in spools:
-        with storage_errors("cannot read the step log"):
+        with storage_errors("cannot read the step log", out):
             for _, rows in _spooled(file):
                 rows = rows if point is None else rows[rows["point"] == point]
                 yield rows[~np.isin(_runs(rows), known)]

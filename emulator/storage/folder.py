@@ -104,14 +104,14 @@ class FolderStore(PosixStorage, Store):
     def is_plain(self, name: str) -> bool:
         """Return True if `name` is a regular file of one name below the root. Raises StorageError."""
         path = self.path(name)
-        with storage_errors("cannot stat a file"), suppress(*_ABSENT):
+        with storage_errors("cannot stat a file", self.path(name)), suppress(*_ABSENT):
             status = os.lstat(path)
             inside = f"{self._real(path.rpartition('/')[0])}/".startswith(f"{self._real(self.root)}/")
             return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and inside
         return False
 
     def _stat(self, name: str) -> os.stat_result | None:
-        with storage_errors("cannot stat a file"), suppress(*_ABSENT):
+        with storage_errors("cannot stat a file", self.path(name)), suppress(*_ABSENT):
             return os.stat(self.path(name))  # noqa: PTH116  a Path takes four times as long
         return None
 
@@ -128,7 +128,7 @@ class FolderStore(PosixStorage, Store):
         write_whole(path, bytes(data))
 
     def delete(self, names: Iterable[str]) -> None:
-        with storage_errors("cannot remove a file"):
+        with storage_errors("cannot remove a file", self.root):
             root = self._real(self.root)
             for name in names:
                 folder = name.rpartition("/")[0]
@@ -171,12 +171,12 @@ class FolderStore(PosixStorage, Store):
                 (self.root / folder).rmdir()
 
     def free(self) -> int | None:
-        with storage_errors("cannot read the free space"):
+        with storage_errors("cannot read the free space", self.root):
             return shutil.disk_usage(self._nearest()).free
 
     def free_files(self) -> int | None:
         """Return the free inodes; None if the file system has no limit."""
-        with storage_errors("cannot read the free space"):
+        with storage_errors("cannot read the free space", self.root):
             status = os.statvfs(self._nearest())
         return status.f_favail if status.f_files else None
 

@@ -491,7 +491,7 @@ def probe_direct(folder: Path) -> bool:
 
     Reads the first file with content, or one of its own. Raises StorageError.
     """
-    with storage_errors("cannot try O_DIRECT"), ExitStack() as stack:
+    with storage_errors("cannot try O_DIRECT", folder), ExitStack() as stack:
         with os.scandir(folder) as entries:
             files = (entry.path for entry in entries if entry.is_file() and entry.stat().st_size)
             name = next(files, None)
