@@ -188,7 +188,8 @@ def _sentence(subject: str, name: str, knee: Knee, number: float | None, result:
         return f"{subject} feeds at least {named(knee.fed, name)} at {demand}{because}."
     if knee.kind == "below" and knee.starved:
         most = min(used, key=lambda point: point.ranks)
-        return f"{subject} does not feed {named(knee.starved, name)} at {demand}: {_read([most])}."
+        does = "does not feed" if knee.starved == 1 else "feeds fewer than"
+        return f"{subject} {does} {named(knee.starved, name)} at {demand}: {_read([most])}."
     if knee.kind == "at-least":
         starving = [point for point in points if held(point)]
         where = ", ".join(map(str, sorted({point.ranks for point in starving})))

@@ -177,7 +177,7 @@ def extra(name: str) -> ModuleType:
 def chart(figure: Figure, size: Size = WIDE) -> Chart:
     """The figure as an Altair chart. Raises MissingError."""
     alt = extra("altair")
-    layers = list(_bars(figure) if figure.stacked else _lines(figure, size))
+    layers = list(_bars(figure, size) if figure.stacked else _lines(figure, size))
     title: dict[str, Any] = {"text": figure.title}
     if figure.qualified:
         title["subtitle"] = textwrap.wrap(figure.qualified, size.width // 6)
@@ -217,7 +217,12 @@ def _colours(figure: Figure, size: Size) -> Any:
     longest = max((len(name) for name in names), default=1)
     columns = max(1, int(size.width // (7 * min(longest, 36) + 34)))
     # Browsers may draw letters wider than vl-convert measured them.
-    how = {"columnPadding": 10 + 1.3 * min(longest, 36), "symbolOpacity": 1, "symbolType": "circle"}
+    how = {
+        "labelLimit": size.width - 20,
+        "columnPadding": 10 + 1.3 * min(longest, 36),
+        "symbolOpacity": 1,
+        "symbolType": "circle",
+    }
     legend = alt.Legend(title=None, orient="top", columns=columns, **how)
     scale = alt.Scale(domain=list(names), range=list(names.values()))
     return alt.Color("series:N", scale=scale, legend=legend if len(names) > 1 else None)
@@ -288,7 +293,7 @@ def _place(place: Place, figure: Figure, x: Any, size: Size) -> Iterator[Chart]:
     level = list(figure.places).index(place)
     letters = max(12, int(size.width * max(share, 1 - share) / 8))
     yield rule.mark_text(
-        text=place.name if len(place.name) <= letters else place.name.partition(" (")[0],
+        text=place.name if len(place.name) <= letters else place.name.partition(" (")[0][-letters:],
         align="right" if left else "left",
         dx=-7 if left else 7,
         color=place.colour,
@@ -297,7 +302,7 @@ def _place(place: Place, figure: Figure, x: Any, size: Size) -> Iterator[Chart]:
     ).encode(x=x, y=alt.value(size.height - 10 - 15 * level))
 
 
-def _bars(figure: Figure) -> Iterator[Chart]:
+def _bars(figure: Figure, size: Size) -> Iterator[Chart]:
     alt = extra("altair")
     rows = [
         {"x": dot.x, "y": dot.y, "series": series.name, "order": order}
@@ -306,7 +311,7 @@ def _bars(figure: Figure) -> Iterator[Chart]:
     ]
     x, y = _channel(alt.X, figure.x), _channel(alt.Y, figure.y)
     bars = _data(rows).mark_bar(size=min(46.0, 300 / max(1, len(rows) / len(figure.series))))
-    yield bars.encode(x=x, y=y.stack("zero"), order="order:Q", color=_colours(figure, WIDE))
+    yield bars.encode(x=x, y=y.stack("zero"), order="order:Q", color=_colours(figure, size))
 
 
 def _spec(drawn: Chart, ground: str) -> dict[str, Any]:
@@ -318,7 +323,7 @@ def _spec(drawn: Chart, ground: str) -> dict[str, Any]:
         "padding": 6,
         "view": {"stroke": None},
         "aria": False,
-        "legend": {"labelColor": SOFT, "labelFontSize": 12, "labelLimit": 250},
+        "legend": {"labelColor": SOFT, "labelFontSize": 12},
         "title": {
             "anchor": "start",
             "color": INK,

@@ -237,10 +237,12 @@ def short_names(names: list[str]) -> list[str]:
 
 def latency_table(result: RunResult) -> Table:
     """Percentiles of the latency of read requests at each point."""
+    wide = ("p90", "p99.9")
     heads = ("p50", "p90", "p99", "p99.9", "p99.99", "max")
+    columns = [Column(head, show_seconds, unit="s", room=60 if head in wide else 0) for head in heads]
     return Table(
         caption="Latency of read requests",
-        columns=(Column("ranks"), *(Column(head, show_seconds, unit="s") for head in heads)),
+        columns=(Column("ranks"), *columns),
         rows=tuple((point.ranks, *found) for point in by_ranks(result) if (found := latencies(point))),
         detail=True,
     )

@@ -33,8 +33,8 @@ def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> No
     done = feedrate("ask", place, *WORDS, "--within", "20s", "--out", out, "--require", 3, "--json")
     assert done.status in ANSWERED, done.err
     answer = json.loads(done.out.splitlines()[0])
-    assert f"{place} feeds " in answer["answer"][0]["says"]
-    assert answer["pytorch"]["loader"] == "torch"
+    assert f"{place} feeds " in answer["answer"]["sentence"]
+    assert answer["pytorch"] is None or answer["pytorch"]["loader"] == "torch", "there may be no time for it"
     assert " mounted at /" in answer["measured"]
     assert [path.name for path in place.iterdir()] == ["theirs"]
     knee = answer["storage"]["knee"]
@@ -42,7 +42,7 @@ def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> No
     if knee is not None and knee["kind"] == "knee":
         low, high = knee["interval"]
         assert 0.9 * low < 5.55 < 1.1 * high, "400 MB/s feed 5.55 of 80 MB/s at 90 %"
-        assert re.match(r"To feed 8: \d+ MB/s more", answer["answer"][-1]["says"])
+        assert re.match(r"To feed 8: \d+ MB/s more", answer["answer"]["advice"])
     shown = feedrate("report", out / "storage")
     assert shown.status == 0, shown.err
 
@@ -57,7 +57,7 @@ def test_slow_storage_has_its_answer_in_time_and_again(tmp_path: Path) -> None:
         begin = time.monotonic()
         done = feedrate("ask", tmp_path / "place", *words)
         assert done.status == 0, done.err
-        assert "place does not feed 1 accelerator" in done.out
+        assert re.search(r"place\s+feeds 0.0\d+ of an\s+accelerator", done.out)
         assert time.monotonic() - begin < 60, "42 steps of 4 MB at 2 MB/s would take 84 s"
         assert {(point.ranks, point.steps) for point in read_result(out / "storage").points} == {(1, 4)}
 
@@ -70,7 +70,7 @@ def test_an_existing_dataset_is_used_and_stays(tiny: Path, tmp_path: Path) -> No
     words = ("-w", "unet3d-tiny", "--storage", "shaped:160MB/s", "--up-to", 8, "--within", "25s")
     done = feedrate("ask", tiny, *words, "--out", tmp_path / "out", "--require", 16)
     assert done.status in (9, 10), done.out
-    assert done.out.splitlines()[-1].startswith("--require 16: ")
+    assert "--require 16: " in done.out
     assert sorted(path.name for path in tiny.rglob("*")) == before
 
 
@@ -108,7 +108,7 @@ def test_an_interrupted_ask_goes_on(tmp_path: Path) -> None:
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     for words, says in (
-        ((tmp_path, "-w", "unet3d", "-a", "a99"), "there is no workload 'unet3d-a99'"),
+        ((tmp_path, "-w", "unet3d", "-a", "a99"), "unet3d has no accelerator a99"),
         ((tmp_path, "--within", "3s"), "--within 3 s is too short for steps of 636 ms: give it 20 s or more"),
         ((tmp_path, "--set", "accelerator.step_seconds=100"), "give it 33 min 20 s or more"),
         ((tmp_path, "--set", "accelerator.step_seconds=0"), "the workload does not compute"),

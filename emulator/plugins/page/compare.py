@@ -433,7 +433,8 @@ def _figure(
         measured = dots(item.entries)
         if not measured:
             continue
-        series.append(Series(name=item.name, dots=measured, colour=charts.colour(place)))
+        short = item.name if len(item.name) <= 28 else f"{item.name[:14]}…{item.name[-13:]}"
+        series.append(Series(name=short, dots=measured, colour=charts.colour(place)))
         knee = item.result.knee
         if knee is not None and knee.n_au is not None:
             label = f"{item.name[:16]} {number(knee.n_au, 3)}"
