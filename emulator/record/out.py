@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -69,11 +68,9 @@ _OUTPUT_OF_TOOLS = (
     "fio/[0-9][0-9][0-9]-*/*.json",
     "rados/[0-9][0-9][0-9]-*/*.command",
     "rados/[0-9][0-9][0-9]-*/*.json",
-    "mlperf-[0-9]*.json",
 )
-"""Patterns below OUT of the files that baselines and imports keep. Each .json is named in run.json."""
+"""Patterns below OUT of the files that baselines keep. Each .json is named in run.json."""
 _FOLDERS = (SPOOL, "fio", "rados", "noise")
-_DOCUMENT = re.compile(r"mlperf-[0-9]+\.json")
 
 
 class ResultFolder(Closing):
@@ -226,7 +223,7 @@ def require_output(path: Path) -> Path:
     require_apart(target, "choose another name")
     if folder := folder_of("result", target.parent):
         own = target.relative_to(folder).parts[0]
-        if own in (RESULT, FAILURE, HOSTS, LOCK, *_FOLDERS) or is_part(own) or _DOCUMENT.fullmatch(own):
+        if own in (RESULT, FAILURE, HOSTS, LOCK, *_FOLDERS) or is_part(own):
             raise SpecError(f"{path} belongs to the result {folder}", "choose another name")
     require_writable(target)
     return target
@@ -289,10 +286,6 @@ def _own_files(path: Path) -> list[Path]:
             "choose another --out, or remove the folder yourself",
         ) from None
     named = {path / name for corner in result.baseline for name in corner.files}
-    imported = result.environment.get("imported")
-    for run in imported if isinstance(imported, list) else ():
-        if isinstance(run, dict) and isinstance(run.get("documents"), str):
-            named.add(path / run["documents"])
     inputs = {file.with_suffix(end) for file in named for end in (".fio", ".command")}
     ours = spools_of(path)
     others = [file for file in (path / SPOOL).glob("*.steps") if file not in ours]

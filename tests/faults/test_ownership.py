@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from emulator.errors import DatasetError, SpecError
 from emulator.plugins.baseline.fio import FioFolder
 from emulator.plugins.checkpoint.files import Marker, WrittenFile, begin, clean, commit, remove
 from emulator.plugins.recorder.job import prepare
-from emulator.record.out import ResultFolder, read_result, remove_result
+from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import new_result
 from emulator.storage.folder import FolderStore
 
@@ -292,20 +291,6 @@ def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
 
 
 # ---- Satellites.
-
-
-def test_import_again_leaves_documents_of_others(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    imported = replace(result("imported"), environment={"imported": [{"documents": "mlperf-00000.json"}]})
-    ResultFolder.create(out, imported, force=False).complete()
-    ours = put(out / "mlperf-00000.json", "{}")
-    theirs = put(out / "mlperf-00001.json", "{}")
-    with pytest.raises(SpecError, match=theirs.name):
-        remove_result(out)
-    assert ours.exists()
-    theirs.unlink()
-    remove_result(out)
-    assert not out.exists()
 
 
 def test_checkpoints_of_others_stay(tmp_path: Path) -> None:

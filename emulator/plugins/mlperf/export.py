@@ -136,24 +136,18 @@ def _phases(result: RunResult, runs: Sequence[RunFolder]) -> dict[str, dict[str,
 def _provenance() -> dict[str, Any]:
     """Return a run's provenance.json. MLPerf's word for what cannot be known is "unknown"."""
     unknown = "unknown"
+    stamps = ("rules_edition", "layout_version", "tool", "dlio", "storage_library", "core_config")
     return {
         "schema": "mlps-run-provenance/1",
         "rules_edition": _EDITION,
         "layout_version": _LAYOUT,
         "tool": {"name": "feedrate", "version": unknown, "git_sha": unknown, "code_image": unknown},
-        "dlio": {"version": unknown, "source": unknown, "commit": unknown},
+        "dlio": dict.fromkeys(("version", "source", "commit"), unknown),
         "storage_library": {"name": "none"},
         "core_config": {"algorithm": "core-config-v1", "allowlist": unknown, "hash": unknown, "keys": []},
         "stamped_at": unknown,
         "stamped_by": "feedrate",
-        "provenance": {
-            "rules_edition": "declared",
-            "layout_version": "declared",
-            "tool": "declared",
-            "dlio": "n/a",
-            "storage_library": "n/a",
-            "core_config": "unknown",
-        },
+        "provenance": dict.fromkeys(stamps, "declared") | {"core_config": unknown},
         "notes": "made by feedrate: not an official MLPerf Storage submission",
     }
 

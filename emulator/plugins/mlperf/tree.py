@@ -96,7 +96,6 @@ class RunFolder:
         """The chosen workload, such as unet3d-h100, by the first document that names it; or empty."""
         texts = self.configs.get("overrides.yaml")
         groups = [text for text in texts if isinstance(text, str)] if isinstance(texts, list) else []
-        hydra = Config("hydra.yaml", as_table(self.configs.get("hydra.yaml")))
         args = as_table(self.metadata.get("args"))
         model = self.metadata.get("model") or args.get("model") or ""
         accelerator = self.metadata.get("accelerator") or args.get("accelerator_type") or ""
@@ -104,7 +103,6 @@ class RunFolder:
         known = names("workloads")
         choices = (
             parse_overrides([text for text in groups if "workload=" in text[:12]]).workload,
-            str(hydra.at("hydra.runtime.choices.workload") or ""),
             f"{model}-{accelerator}".rstrip("-") if isinstance(model, str) else "",
             *(part for part in folders if part in known),
         )
