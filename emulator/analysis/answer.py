@@ -62,6 +62,11 @@ class Answer:
     """The verdict of --require; None: nothing was required."""
 
     @property
+    def line(self) -> str:
+        """The verdict, or without one the sentence: all that --quiet prints."""
+        return self.gate.line if self.gate else self.sentence
+
+    @property
     def lines(self) -> list[str]:
         """The answer as text, the gate first."""
         lines = [self.gate.line] if self.gate else []

@@ -189,7 +189,7 @@ def _say(question: Question, measured: Measured, gate: options.Gate, seconds: fl
             }
         )
     elif live.quiet():
-        print(options.say_in_one_line(answer))
+        print(answer.line)
     else:
         lines = [*answer_blocks(answer), *([Text(""), *answer_blocks(trained)] if trained else [])]
         print_blocks([Text(f"\nstorage: {measured_on(measured.storage)}", "dim"), *lines])

@@ -172,17 +172,12 @@ def show_result(result: RunResult, out: Path, gate: Gate | None = None) -> None:
     if live.for_programs():
         live.answer(plain_result(result, out, answer))
     elif live.quiet():
-        print(say_in_one_line(answer))
+        print(answer.line)
     if not live.quiet():
         print_blocks(document_of(result, gate.require).blocks)
         page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
         typer.echo(f"\nresult: {out}   ({page})")
     gate.leave(answer, str(result.dataset.get("path", "")))
-
-
-def say_in_one_line(answer: Answer) -> str:
-    """The verdict, or without one the sentence: all that --quiet prints."""
-    return answer.gate.line if answer.gate else answer.sentence
 
 
 def plain_result(result: RunResult, out: Path, answer: Answer) -> dict[str, Any]:

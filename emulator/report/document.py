@@ -83,11 +83,6 @@ class Document:
     openmetrics: str = ""
 
     @property
-    def line(self) -> str:
-        """The answer in one line: the verdict, or without one the sentence."""
-        return self.answer.gate.line if self.answer.gate else self.answer.sentence
-
-    @property
     def blocks(self) -> list[Text | Table]:
         """The paragraphs and tables of a terminal, the answer last."""
         return [*self._body, Text(""), *answer_blocks(self.answer, self.complete)]

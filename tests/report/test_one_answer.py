@@ -52,7 +52,7 @@ def outputs(made: RunResult, required: int, folder: Path, *, page: bool = False)
     write_junit(folder / "gate.xml", "storage", [answer.gate], answer.lines)
     printed = {
         "terminal": render(report.blocks, width=1000),
-        "quiet": report.line,
+        "quiet": report.answer.line,
         "markdown": report.text("md"),
         "json": json.dumps(plain_result(made, folder, answer), default=str),
         "junit": (folder / "gate.xml").read_text(),

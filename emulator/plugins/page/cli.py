@@ -156,7 +156,7 @@ def compare(
 def _show(document: Document, paths: Mapping[str, Path]) -> None:
     """Print the document, unless a file is stdout, and write the files. Raises StorageError, MissingError."""
     if live.quiet() and not live.for_programs():
-        print(document.line)
+        print(document.answer.line)
     elif not live.for_programs() and STDOUT not in paths.values():
         print_blocks(document.blocks)
     for form, path in paths.items():
