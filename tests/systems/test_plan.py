@@ -184,7 +184,15 @@ def test_what_is_wrong_is_said_in_one_line(words, said):
     assert said in feedrate("plan", *words).one_line()
 
 
-def test_a_result_without_reads_is_refused(tmp_path):
-    empty = replace(plain_sweep(), points=(), knee=None)
+def test_one_count_that_starved_says_fewer(tmp_path):
+    (fed,) = plan(
+        ["unet3d-a100"], written(tmp_path / "run", replace(plain_sweep(), points=plain_sweep().points[-1:]))
+    ).feeds
+    assert fed.accelerators == 0 and "fewer than 32" in fed.sentence
+
+
+@pytest.mark.parametrize("rates", [(), (math.nan,)])
+def test_a_result_without_reads_is_refused(tmp_path, rates):
+    points = tuple(replace(plain_sweep().points[0], bytes_per_second=rate) for rate in rates)
     with pytest.raises(SpecError, match="measured no reads"):
-        plan(["unet3d-a100"], written(tmp_path / "empty", empty))
+        plan(["unet3d-a100"], written(tmp_path / "empty", replace(plain_sweep(), points=points, knee=None)))

@@ -41,10 +41,10 @@ def open_system(name: str, settings: Sequence[str] = ()) -> tuple[System, RunRes
     named = replace(stated, name=folder.name, title=qualified)
     if result.kind == "baseline":
         return _with_baseline(named, result), None
-    if not result.points:
+    rates = [point.bytes_per_second for point in result.points if math.isfinite(point.bytes_per_second)]
+    if not rates:
         raise SpecError(f"{name} measured no reads", "use a result of sweep, run or baseline")
-    most = max(point.bytes_per_second for point in result.points)
-    return replace(named, storage=replace(named.storage, bandwidth=most)), result
+    return replace(named, storage=replace(named.storage, bandwidth=max(rates))), result
 
 
 def _with_baseline(stated: System, result: RunResult) -> System:

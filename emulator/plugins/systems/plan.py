@@ -155,9 +155,11 @@ def _feeds(
         )
         sentence += f"{show_rate(limit.bytes_per_second)}."
     elif math.isinf(high):
-        sentence = f"{what}, or more: no limit is known." if count else f"{system} states no limit on reads."
+        sentence = f"{what}, or more: it met no limit." if count else f"{system} states no limit on reads."
+    elif not count:
+        sentence = f"{system} feeds fewer than {number(high, 3)} x {workload.name} at AU {wanted:.0%}."
     else:
-        sentence = f"{what}, or more: its knee is between {span}."
+        sentence = f"{what}, or more: its knee is somewhere from {span}."
     return Feeds(
         workload=workload.name, au_threshold=wanted, demand_bytes_per_second=workload.demand,
         fully_fed=None if knee is None else knee * wanted, knee=knee, interval=interval, accelerators=count,
