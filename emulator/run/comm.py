@@ -159,7 +159,7 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
             failure = page.failure() if page else None
             line = f"{stopped}, by a user or because another rank was killed"
             line, code = failure or (line, RankError.exit_code)
-            if page:
+            if page and comm.keeps_failure:
                 page.fail(line, code)  # so that its watcher does not call it killed
             if comm.keeps_failure:
                 claim_failure(out, line)
