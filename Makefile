@@ -120,8 +120,6 @@ test-latency: $(INSTALLED)
 # As root. Records trainings in many styles and replays them on a device of known rate and latency; takes three hours.
 test-record: $(INSTALLED)
 	command -v strace >/dev/null || apt-get install -y --no-install-recommends strace
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[darshan]'
-	$(BIN)/python -m pytest tests/recorder/test_traces.py
 	$(BIN)/python -m pytest -m record -s tests/recorder
 
 # As root. Installs Ceph from Debian and starts one of its own on loopback, with radosgw.

@@ -262,7 +262,69 @@ def pictures(data: Path) -> None:
         parquet.write_table(table, data / f"{number:03d}.parquet", row_group_size=20)
 
 
+def shards_of_rows(data: Path, files: int = 1200, rows: int = 80) -> None:
+    draw = np.random.default_rng(1)
+    for number in range(files):
+        (data / f"{number:04d}.bin").write_bytes(draw.bytes(rows * ROW))
+
+
+def npy_and_h5(data: Path) -> None:
+    import h5py
+
+    arrays(data, 1500)
+    with h5py.File(data / "rest.h5", "w") as file:
+        rows = np.random.default_rng(0).integers(0, 2**16, (1500, 32768), np.uint16)
+        file.create_dataset("x", data=rows, chunks=(1, 32768))
+
+
+def saved_as_pth(data: Path) -> None:
+    import torch
+
+    for number, size in enumerate(np.random.default_rng(1).integers(15_000, 30_000, 1600)):
+        torch.save({"x": torch.rand(int(size))}, data / f"{number:05d}.pth")
+
+
+def zipped(data: Path) -> None:
+    import bz2
+
+    draw = np.random.default_rng(1)
+    for number in range(1600):
+        (data / f"{number:05d}.bz2").write_bytes(bz2.compress(draw.bytes(30_000)))
+
+
+def frames(data: Path) -> None:
+    draw = np.random.default_rng(1)
+    for number in range(4000):
+        (data / f"{number:05d}.jpg").write_bytes(draw.bytes(int(draw.integers(15_000, 30_000))))
+
+
+def images_and_masks(data: Path) -> None:
+    draw = np.random.default_rng(1)
+    for number in range(1600):
+        (data / f"{number:05d}.img").write_bytes(draw.bytes(80_000))
+        if number % 2:
+            (data / f"{number:05d}.mask").write_bytes(draw.bytes(20_000))
+
+
+def waves(data: Path) -> None:
+    draw = np.random.default_rng(1)
+    for number in range(600):
+        (data / f"{number:04d}.wav").write_bytes(draw.bytes(int(draw.integers(400_000, 900_000))))
+
+
+def lines(data: Path) -> None:
+    import gzip
+
+    draw = np.random.default_rng(1)
+    for number in range(40):
+        with gzip.open(data / f"{number:03d}.jsonl.gz", "wb", 1) as file:
+            for _ in range(400):
+                file.write(draw.bytes(6_000).hex().encode() + b"\n")
+
+
 # ---- Datasets.
+
+ROW = 10_000
 
 
 class ByIndex:
@@ -483,7 +545,152 @@ class Crops(ByIndex):
             return file[str(np.random.randint(120))][z : z + 24, y : y + 24, x : x + 24]
 
 
+class Threads(Npy):
+    """Eight threads read the samples of a batch, as people do where storage answers late."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        if self.opened is None:
+            self.opened = ThreadPoolExecutor(8)
+        return list(self.opened.map(self.__getitem__, indices))
+
+
+class Mixed(Npy):
+    """Some samples read others, too: mixup, mosaics, triplets, windows of frames."""
+
+    others: Callable[[int, int], list[int]]
+
+    def __getitem__(self, index: int) -> Any:
+        most = len(self.files)
+        found = [super(Mixed, self).__getitem__(at) for at in [index, *type(self).others(index, most)]]
+        return np.mean(found, 0)
+
+
+class Mixup(Mixed):
+    others = lambda index, most: [int(np.random.randint(most))] if index % 2 else []  # noqa: E731
+
+
+class Mosaic(Mixed):
+    others = lambda index, most: [  # noqa: E731
+        int(at) for at in np.random.randint(0, most, 3 + (np.random.random() < 0.15))
+    ]
+
+
+class Triplets(Mixed):
+    others = lambda index, most: [int(at) for at in np.random.randint(0, most, 2)]  # noqa: E731
+
+
+class Frames(Blobs):
+    """Eight frames, one after the other."""
+
+    def __len__(self) -> int:
+        return len(self.files) - 8
+
+    def __getitem__(self, index: int) -> Any:
+        return np.stack(
+            [np.frombuffer(path.read_bytes(), np.uint8)[:5000] for path in self.files[index:][:8]]
+        )
+
+
+class Masked(ByIndex):
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.files = [path for path in self.files if path.suffix == ".img"]
+
+    def __getitem__(self, index: int) -> Any:
+        mask = self.files[index].with_suffix(".mask")
+        size = len(mask.read_bytes()) if mask.exists() else 0
+        return np.frombuffer(self.files[index].read_bytes(), np.uint8)[:5000].copy(), size
+
+
+class Both(ByIndex):
+    """Half of the samples in files of their own, the others in one of HDF5, as ConcatDataset has them."""
+
+    length = 3000
+
+    def __getitem__(self, index: int) -> Any:
+        import h5py
+
+        if index < 1500:
+            return np.load(self.files[index])[:1000]
+        if self.opened is None:
+            self.opened = h5py.File(self.data / "rest.h5", "r")["x"]
+        return self.opened[index - 1500][:1000].astype(np.float32)
+
+
+class ShardRows(ByIndex):
+    length = 96_000
+
+    def __getitem__(self, index: int) -> Any:
+        with self.files[index // 80].open("rb") as file:
+            file.seek(index % 80 * ROW)
+            return np.frombuffer(file.read(ROW), np.uint8).copy()
+
+
+class TarMembers(ByIndex):
+    """Tars whose members were listed before, opened once by each worker."""
+
+    length = 4000
+
+    def __init__(self, data: Path) -> None:
+        import tarfile
+
+        super().__init__(data)
+        self.places = []
+        for path in self.files:
+            with tarfile.open(path) as tar:
+                self.places += [(path, member.offset_data, member.size) for member in tar]
+
+    def __getitem__(self, index: int) -> Any:
+        path, offset, size = self.places[index]
+        self.opened = self.opened or {}
+        if path not in self.opened:
+            self.opened[path] = path.open("rb")
+        self.opened[path].seek(offset)
+        return np.frombuffer(self.opened[path].read(size), np.uint8)[:16000].copy()
+
+
+class Child(ByIndex):
+    """A decoder in a process of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        import subprocess
+
+        done = subprocess.run(["/bin/bzip2", "-dc", self.files[index]], capture_output=True, check=True)
+        return np.frombuffer(done.stdout, np.uint8)[:5000].copy()
+
+
+class Waves(ByIndex):
+    def __getitem__(self, index: int) -> Any:
+        with self.files[index].open("rb", buffering=0) as file:
+            file.read(44)
+            file.seek(44 + 2 * int(np.random.randint(100_000)))
+            return np.frombuffer(file.read(64_000), np.int16).copy()
+
+
 # ---- How they are read.
+
+
+def from_lines(data: Path) -> Iterable[Any]:
+    import gzip
+
+    def samples(worker: int, of: int) -> Iterator[Any]:
+        for path in sorted(data.iterdir())[worker::of]:
+            with gzip.open(path) as file:
+                yield from (len(line) for line in file)
+
+    return streamed(lambda worker, of: shuffled(samples(worker, of), 100, worker))
+
+
+def repeated(dataset: Npy) -> Iterable[Any]:
+    """RASampler: each sample three times, one after the other."""
+    drawn = np.random.default_rng(RANK).permutation(len(dataset)).repeat(3)
+    return loader(dataset, batch_size=8, sampler=drawn.tolist(), drop_last=True)
+
+
+def weighted(dataset: Npy) -> Iterable[Any]:
+    from torch.utils.data import WeightedRandomSampler
+
+    return loader(dataset, batch_size=8, sampler=WeightedRandomSampler([1.0] * len(dataset), len(dataset)))
 
 
 def order(dataset: Any) -> Any:
@@ -728,6 +935,21 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]]
     "npz": (cases, lambda data: loader(Cases(data), 2, 2)),
     "volumes": (cases, lambda data: loader(Cases(data), 4, 2)),
     "images": (blobs, lambda data: loader(Blobs(data), 2, 16)),
+    "threads": (arrays, lambda data: loader(Threads(data))),
+    "mixup": (arrays, lambda data: loader(Mixup(data))),
+    "mosaic": (arrays, lambda data: loader(Mosaic(data))),
+    "triplets": (arrays, lambda data: loader(Triplets(data))),
+    "windows": (frames, lambda data: loader(Frames(data))),
+    "masks": (images_and_masks, lambda data: loader(Masked(data))),
+    "both": (npy_and_h5, lambda data: loader(Both(data))),
+    "rows": (shards_of_rows, lambda data: loader(ShardRows(data))),
+    "members": (tars, lambda data: loader(TarMembers(data))),
+    "pth": (saved_as_pth, lambda data: loader(Saved(data))),
+    "child": (zipped, lambda data: loader(Child(data))),
+    "waves": (waves, lambda data: loader(Waves(data))),
+    "gzip": (lines, from_lines),
+    "repeated": (arrays, lambda data: repeated(Npy(data))),
+    "weighted": (arrays, lambda data: weighted(Npy(data))),
     "slices": (contiguous, lambda data: loader(Slices(data), 2, 16)),
 }
 

@@ -343,9 +343,8 @@ def record(command: Sequence[str], *, out: Place, check: bool = True, **options:
     """Run a PyTorch job unchanged, and record its reads and the time of its steps.
 
     `options` are those of `feedrate record` with underscores: steps=200, warmup=5, traced_steps=100; with
-    `check` a replay follows the job. The job's exit status is `observation.status`. To record a loop of this
-    process, use `plugins.recorder.recording`. Call it in the main thread. Raises SpecError, StorageError,
-    LaunchError.
+    `check` a replay follows the job. The job's exit status is `observation.status`. Call it in the main
+    thread. Raises SpecError, DatasetError, StorageError, LaunchError.
     """
     from emulator.plugins.recorder.record import record_job
 

@@ -2,15 +2,13 @@
 
 Random access: an epoch is a permutation of all samples that depends on (seed, epoch) and never on the number
 of ranks. Rank r takes batch number s x ranks + r of it in its step s. So an epoch reads the same samples in
-the same order for any number of ranks, each once, except for the tail. With replacement, each place of the
-order has any of the samples.
+the same order for any number of ranks, each once, except for the tail.
 
 Sequential access, as in tf.data: the files of an epoch are shuffled, and their samples, in file order, form
 one sequence. It is divided evenly among the ranks, and each rank's stretch among its streams. The rank takes
 one sample of each stream in turn into a shuffle buffer of B samples and draws the next sample from it. When
 sample k is drawn (from 0), k + B samples have been read, or all of them: no read depends on the draws. With
-fewer files than streams, ranks and streams begin within a file. Where samples are read in runs
-(`access.run_samples`), runs take the place of files, and the first sample of a run brings all.
+fewer files than streams, ranks and streams begin within a file.
 
 Both leave out only the tail that does not fill a step of all ranks.
 """
@@ -18,15 +16,15 @@ Both leave out only the tail that does not fill a step of all ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.config.workload import AccessSpec, Workload
+from emulator.config.workload import AccessSpec, Refill, Workload
 from emulator.errors import DatasetError
 from emulator.units import counted
 
@@ -57,6 +55,16 @@ class Portion(NamedTuple):
     """Reads that these samples need in addition to those of earlier steps."""
     epoch: int = 0
     """The epoch that the step belongs to, from 0 on."""
+    drawn: Any = None
+    """Of a recorded job: the batch to play (`emulator.calls.Drawn`), instead of `reads`."""
+
+
+class Recorded(Protocol):
+    """Recorded batches on a dataset (`emulator.calls.Cast`)."""
+
+    def portions(self, samples: int, rank: int, ranks: int, seed: int, epoch: int) -> Iterator[Portion]:
+        """Yield the steps of `rank` in an epoch, without end, each of `samples` samples."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +78,10 @@ class EpochPlan:
     samples_per_file: int = 1
     """File f has the samples from number f x samples_per_file on."""
     access: AccessSpec = field(default_factory=AccessSpec)
-
-    @property
-    def together(self) -> int:
-        """Samples of a file, or of a run of it, which are read one after the other."""
-        return self.access.run_samples or self.samples_per_file
+    refill: Refill = "epoch"
+    """As of LoaderSpec."""
+    recorded: Recorded | None = None
+    """The recorded batches that are played, if the workload has any."""
 
     @property
     def steps(self) -> int:
@@ -87,13 +94,7 @@ class EpochPlan:
         return self.samples - self.steps * self.batch_size * self.ranks
 
     def require_a_step(self) -> None:
-        """Raise DatasetError if the dataset is too small for a step, or if runs do not divide its files."""
-        if self.access.run_samples and self.samples_per_file % self.access.run_samples:
-            raise DatasetError(
-                f"access.run_samples = {self.access.run_samples} does not divide the {self.samples_per_file} "
-                "samples of a file",
-                "choose another with --set access.run_samples=N; 0 reads on and on",
-            )
+        """Raise DatasetError if the dataset is too small for a step."""
         if self.steps < 1:
             fits = self.samples // self.batch_size
             files = math.ceil(self.batch_size * self.ranks / self.samples_per_file)
@@ -113,6 +114,7 @@ def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int
         batch_size=workload.loader.batch_size,
         samples_per_file=samples_per_file,
         access=workload.access,
+        refill=workload.loader.refill,
     )
 
 
@@ -156,19 +158,6 @@ class EpochOrder:
         return (left << np.uint64(narrow)) | right
 
 
-class Draws:
-    """Samples drawn with replacement: any of 0 ... samples - 1 at each place, by seed and epoch."""
-
-    def __init__(self, samples: int, seed: int, epoch: int) -> None:
-        philox = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64))
-        self._samples, self._key = np.uint64(samples), philox.random_raw()
-
-    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers at these places of the order, in the same shape."""
-        words = _mixed(_mixed(places.astype(np.uint64)) ^ np.uint64(self._key))
-        return (words % self._samples).astype(np.int64)
-
-
 _ROUNDS = 8
 """Number of rounds; even, so that both halves end with their first width."""
 MOST_IN_TABLE = 2**16
@@ -189,7 +178,7 @@ _AT_ONCE = 4096
 def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple[int, ...]]:
     """Yield the batches of `rank` in an epoch of random access: tuples of `batch_size` sample indices."""
     size = plan.batch_size
-    drawn = (Draws if plan.access.replacement else EpochOrder)(plan.samples, seed, epoch)
+    drawn = EpochOrder(plan.samples, seed, epoch)
     together = max(1, _AT_ONCE // size)
     for begin in range(0, plan.steps, together):
         steps = np.arange(begin, min(plan.steps, begin + together))
@@ -199,12 +188,16 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
 
 def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Portion]:
     """Yield the steps of `rank` in `epoch` as reads of the storage."""
+    if plan.recorded is not None:
+        made = plan.recorded.portions(plan.batch_size, rank, plan.ranks, seed, epoch)
+        yield from islice(made, plan.steps)
+        return
     if plan.access.pattern == "random":
         for batch in batches(plan, rank, seed, epoch):
             reads = tuple([Read(*divmod(index, plan.samples_per_file)) for index in batch])
             yield Portion(len(batch), reads, epoch)
         return
-    each = plan.together
+    each = plan.samples_per_file
     order = EpochOrder(plan.samples // each, seed, epoch)
     streams = [
         _Stream(_in_order(order, start // each, plan.samples // each), start % each, each)
@@ -216,19 +209,11 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
         wanted: list[Read] = []
         for number, stream in enumerate(streams):  # every len(streams)-th sample belongs to it
             wanted += stream.read_to(max(0, -(-(needed - number) // len(streams))))
-        reads = tuple(_whole_runs(plan, wanted) if plan.access.run_samples else wanted)
-        yield Portion(plan.batch_size, reads, epoch)
-
-
-def _whole_runs(plan: EpochPlan, reads: Sequence[Read]) -> Iterator[Read]:
-    """Yield a read of each run that begins in `reads`, whose files are runs."""
-    for read in reads:
-        if read.first == 0 or read.how == "start":
-            yield Read(*divmod(read.file * plan.together, plan.samples_per_file), plan.together)
+        yield Portion(plan.batch_size, tuple(wanted), epoch)
 
 
 class _Stream:
-    """A stream through `files` (or runs) of `each` samples, from sample `first` of the first file on."""
+    """A stream through `files` of `each` samples, from sample `first` of the first file on."""
 
     def __init__(self, files: Iterator[int], first: int, each: int) -> None:
         self._files = files
@@ -289,9 +274,9 @@ class RankPlan:
         return islice(endless, self.length)
 
     def stretches(self, rank: int) -> Iterator[Iterator[Portion]]:
-        """Yield the same steps, divided where the loader starts with nothing prefetched (`access.refill`)."""
+        """Yield the same steps, divided where the loader starts with nothing prefetched (`loader.refill`)."""
         steps = self.portions(rank)
-        length = self.length if self.plan.access.refill == "never" else self.plan.steps
+        length = self.length if self.plan.refill == "never" else self.plan.steps
         for begin in range(0, self.length, length):
             yield islice(steps, min(length, self.length - begin))
 

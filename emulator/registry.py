@@ -144,11 +144,9 @@ KINDS = Group("kinds", "kind of result")
 """Modules, or objects, that implement `report.view.Kind`."""
 NOISE = Group("noise", "noise")
 """Modules, or objects, that implement `sweep.noise.Noise`, by the word that `--noise` begins with."""
-TRACES = Group("traces", "trace reader")
-"""Functions that `feedrate import` calls, by the end of a file's name without its first dot."""
 TABLES = Group("tables", "table")
 """Functions from a result, and names or files of the systems that it ran on, to tables beside the result."""
 RULES = Group("rules", "set of rules")
 """Functions from the results of a set of runs, their own name, and True for the strictest division, to a line
 for each rule that the set does not meet. A planned result has NaN for figures that are not measured yet."""
-GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, NOISE, TRACES, TABLES, RULES)
+GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, NOISE, TABLES, RULES)

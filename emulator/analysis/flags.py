@@ -221,28 +221,17 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def unlike_job(workload: Workload) -> Flag | None:
-    """The replay differs from the job in rate, bytes, requests, samples kept in memory, pauses, or waits."""
+    """The replay differs from the job in rate, bytes, requests, pauses, or waits."""
     job = workload.job.replay
     if job is None:
         return None
-    reasons = (
-        f"storage delivered {job.replay_amplification or 0:.2f} bytes for each byte that the replay "
-        f"read, and {job.amplification or 0:.2f} for the job",
-        f"the job keeps samples in memory: later batches read {1 - job.kept:.0%} of its replay's bytes",
-        f"its replay was {percent(job.difference)} than the job ({job.replay_samples_per_second:.1f} "
-        f"samples/s, not {job.samples_per_second:.1f})",
-        f"storage got {job.requests_ratio - 1:.0%} more requests from the job than from its replay, each of "
-        "them a wait where it answers late",
-        f"the bytes of a sample became known to {job.uncertain:.0%} only",
-        f"up to {job.refilled:.0%} of the batches are read while the job uses another DataLoader, as for "
-        "validation, and its replay does not stop for that",
-        f"the job waited for data for {job.waited:.0%} of the time, and its replay, which is as fast, for "
-        f"{job.replay_waited:.0%}: on faster storage the job would be faster than its replay",
-    )
-    for (value, threshold), words in zip(job.differences, reasons, strict=True):
+    for what, value, most in job.differences:
         why = f": {job.why}" if job.why else ""
-        sentence = f"The recording is not to be trusted: where it was made, {words}{why}."
-        if flag := above("unlike-job", value, sentence, threshold):
+        sentence = (
+            f"The recording is not to be trusted: where it was made, job and replay differ by {value:.0%} in "
+            f"{what}{why}."
+        )
+        if flag := above("unlike-job", value, sentence, most):
             return flag
     return None
 

@@ -47,10 +47,13 @@ class SampleSpec:
     """Recipe that generates such samples; empty: none does."""
     samples_per_file: int = 1
     """Samples in a file of the published dataset; the manifest says how many a generated one has."""
+    bytes_read: Bytes = 0
+    """Mean bytes that are read for a sample, where that is not all of it: those of some columns, or what a
+    recorded job reads; 0: all of it."""
 
     def __post_init__(self) -> None:
         positive(self, "bytes_mean")
-        at_least(0, self, "bytes_sd")
+        at_least(0, self, "bytes_sd", "bytes_read")
         at_least(1, self, "samples_per_file")
 
 
@@ -61,79 +64,25 @@ class AccessSpec:
     pattern: Literal["random", "sequential"] = "random"
     """random: all samples shuffled, each read by itself wherever it lies in its file. sequential: files in
     shuffled order, each from its start, as tf.data reads TFRecord and as row groups of Parquet are read."""
-    replacement: bool = False
-    """random: each sample is drawn from all of them, as by WeightedRandomSampler with equal weights: an epoch
-    has some several times and some never."""
     streams: int = 1
     """sequential: files that a rank reads at the same time, one sample of each in turn."""
     shuffle_buffer: int = 0
     """sequential: samples read ahead into a buffer, from which the next one is drawn at random."""
-    run_samples: int = 0
-    """sequential: samples of a run, which is read at once; runs are shuffled, as FFCV's pages are. It divides
-    the samples of a file. 0: each file is read on to its end, in the loader's blocks."""
     columns: tuple[str, ...] = ()
     """Parquet: columns that are read; empty: all."""
-    bytes_read: Bytes = 0
-    """Mean bytes that are read for a sample: those of these columns, or of its `places`; 0: all of it."""
-    places: tuple[tuple[int, ...], ...] = ()
-    """Format bytes: where samples are read, if not in one place of a file: for each of some samples, offset
-    from its first byte and bytes of each place in turn. Any sample is read as one of these. Samples overlap,
-    as random crops do, if that reaches further than a sample, and if `bytes_read` are more than it has. Of
-    mapped files, the pages that faulted."""
-    head_bytes: Bytes = 0
-    """Files that are read whole: bytes of a first request, as for a header; 0: it is like the others. Mapped
-    files: bytes that are read by read(2) before, as np.load does."""
-    tail_bytes: Bytes = 0
-    """Files that are read whole: bytes at the end of a file that are read before all but the header, as the
-    directory of a zip file; 0: files are read in order."""
     chunk_bytes: Bytes = 0
     """Mean bytes of a column chunk of a row group, one request each; 0: requests are the loader's blocks."""
-    buffered: bool = False
-    """The job reads through the page cache, whose read-ahead `--loader direct` then has, too; false: it reads
-    with O_DIRECT where the file system can. Worker processes read through the page cache either way."""
-    mapped: bool = False
-    """The job maps its files (mmap): reads are page faults, around which the kernel reads. On a mounted file
-    system it is replayed so, with either loader."""
-    map_random: bool = False
-    """The kernel is told that maps are read at random (MADV_RANDOM), as by LMDB without read-ahead: a page
-    fault brings in one page, and nothing around it."""
-    opens: int = 0
-    """Times that a file is opened for a sample; each begins the kernel's read-ahead anew. 0: a file of many
-    samples stays open. 2 or more: for files that are read whole, of which all but the last open read
-    `head_bytes`, as nibabel does. For files on a mounted file system that are not mapped."""
-    advised: bool = False
-    """The job tells the kernel what it will read (posix_fadvise), as pyarrow does: the kernel requests it
-    at once, without reading ahead. For files on a mounted file system, through the page cache."""
-    refill: Refill = "epoch"
-    """Read-ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
-    in MLPerf's 3D U-Net. persistent: its workers stay, and what they read ahead begins with nothing, as in
-    DLIO. never: reading goes on over the border."""
+    calls: str = ""
+    """Recorded batches to play instead, a Parquet file (`emulator.calls`): a path from the workload's
+    folder. Files are then read through the page cache, as the job read them."""
 
     def __post_init__(self) -> None:
         at_least(1, self, "streams")
-        at_least(0, self, "shuffle_buffer", "run_samples", "bytes_read", "chunk_bytes", "opens")
-        at_least(0, self, "head_bytes", "tail_bytes")
-        if self.places and not self.bytes_read:
-            raise SpecError("places needs access.bytes_read, the mean of their bytes", "set both")
-        for one in self.places:
-            if not one or len(one) % 2 or min(one) < 0 or not all(one[1::2]):
-                raise SpecError(f"places has {list(one)}, which are no offsets and bytes in turn")
-        if self.head_bytes % BLOCK_BYTES:
-            raise SpecError(f"head_bytes must be a multiple of {BLOCK_BYTES}, not {self.head_bytes}")
-        if self.tail_bytes and not self.head_bytes:
-            raise SpecError("tail_bytes needs access.head_bytes, the first bytes of a file", "set both")
-        if self.replacement and self.pattern != "random":
-            raise SpecError("replacement needs access.pattern = 'random'", "leave it out")
-        if self.opens and (self.pattern != "random" or self.mapped):
-            raise SpecError("opens needs access.pattern = 'random' and no access.mapped", "leave it out")
-        if self.opens > 1 and not self.head_bytes:
-            raise SpecError("opens above 1 needs access.head_bytes, which all but the last read", "set both")
-        if self.map_random and not self.mapped:
-            raise SpecError("map_random needs access.mapped", "set both")
-        if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer or self.run_samples):
+        at_least(0, self, "shuffle_buffer", "chunk_bytes")
+        if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer):
             raise SpecError(
-                "pattern = 'random' has no streams, no shuffle_buffer and no run_samples",
-                "--set access.streams=1 --set access.shuffle_buffer=0 --set access.run_samples=0 beside it",
+                "pattern = 'random' has no streams and no shuffle_buffer",
+                "--set access.streams=1 --set access.shuffle_buffer=0 beside it",
             )
 
 
@@ -152,14 +101,15 @@ class LoaderSpec:
     """Bytes of one read request."""
     crop: tuple[int, ...] = (128, 128, 128)
     """Voxels of the random crop that the torch loader keeps of a sample; empty: the whole sample."""
-    batch_cpu_seconds: Seconds = 0.0
-    """CPU seconds of a recorded job's worker for a batch, as for decoding. A replay's worker
-    spends as much (`--loader torch`), or sleeps (`direct`)."""
+    refill: Refill = "epoch"
+    """Read-ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
+    in MLPerf's 3D U-Net. persistent: its workers stay, and what they read ahead begins with nothing, as in
+    DLIO. never: reading goes on over the border."""
     stall_timeout: Seconds = 300.0
     """Seconds without a batch after which the run fails because the storage hangs."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "prefetch", "batch_cpu_seconds")
+        at_least(0, self, "prefetch")
         at_least(1, self, "batch_size", "workers")
         at_least(BLOCK_BYTES, self, "block_bytes")
         positive(self, "stall_timeout")
@@ -241,15 +191,23 @@ class TrainingSpec:
 
 
 UNLIKE = 0.05
-"""Largest relative difference between a recorded job and its replay in rate, in bytes that storage delivers
-(each is a difference in rate where its bandwidth is the limit), and in requests by opens."""
+"""Largest relative difference between a recorded job and its replay in rate, and in bytes that storage
+delivers: each is a difference in rate where its bandwidth is the limit."""
+UNLIKE_BYTES = 0.1
+"""Largest relative difference in the bytes that a batch reads."""
 UNLIKE_REQUESTS = 0.2
-"""Most requests that storage got from the job beyond each that it got from its replay. With up to 14 % more,
-replays were within 5 % of the job's rate at 3 ms of latency; with 26 % more and above, 26 to 99 % too fast
-(results/own-job.md)."""
-UNLIKE_KEPT = 1 / 3
-"""Largest share of the replay's bytes that the job may keep in memory. Batches and shuffle buffers that fill
-while reads are traced make it uncertain."""
+"""Largest relative difference in requests. With up to 14 % more, replays were within 5 % of the job's rate at
+3 ms of latency; with 26 % more and above, 26 to 99 % too fast (results/own-job.md)."""
+UNLIKE_IN_FLIGHT = 1.0
+"""Largest relative difference in requests under way. Tracing slows the job down, so that it has fewer."""
+
+
+def _apart(one: float | None, other: float | None) -> float:
+    """Return how much the larger one is above the other, relative to it; 0 if one is unknown."""
+    if one is None or other is None:
+        return 0.0
+    less, more = sorted((one, other))
+    return more / less - 1 if less else (math.inf if more else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,16 +220,18 @@ class ReplaySpec:
     """Share of the time in which the job waited for data."""
     replay_samples_per_second: float
     replay_waited: float
-    amplification: float | None = None
-    """Bytes that storage delivered to the job for each byte that a replay asks for. None: memory answered."""
-    replay_amplification: float | None = None
+    bytes: float | None = None
+    """Bytes that the job's calls returned for a batch once they were no longer traced. None: not known."""
+    replay_bytes: float | None = None
+    stored_bytes: float | None = None
+    """Bytes that storage delivered to the job for a batch. None: memory answered."""
+    replay_stored_bytes: float | None = None
     request_bytes: float | None = None
     """Mean bytes of a request that storage got from the job. None: not known, or memory answered."""
     replay_request_bytes: float | None = None
-    kept: float = 0.0
-    """Share of the replay's bytes that the job, which keeps samples in memory, does not read later."""
-    uncertain: float = 0.0
-    """Relative uncertainty of a sample's bytes, where the job reads in large pieces and few were recorded."""
+    in_flight: float | None = None
+    """Mean requests of the job under way at the storage, while there were any. None as `request_bytes`."""
+    replay_in_flight: float | None = None
     refilled: float = 0.0
     """Largest share of the batches that are read while the job uses another DataLoader, as for validation."""
     hidden: float = 0.0
@@ -280,28 +240,10 @@ class ReplaySpec:
     """The cause of a difference, if it is known."""
 
     def __post_init__(self) -> None:
-        positive(self, "samples_per_second", "replay_samples_per_second")
-        at_least(0, self, "waited", "replay_waited", "replay_amplification")
-        at_least(0, self, "kept", "uncertain", "refilled", "hidden")
-        positive(self, "amplification", "request_bytes", "replay_request_bytes")
-
-    @property
-    def reads_ratio(self) -> float:
-        """Bytes from storage of the one that took more, for each of the other's; 1 if memory answered."""
-        if self.amplification is None or self.replay_amplification is None:
-            return 1.0
-        less, more = sorted((self.amplification, self.replay_amplification))
-        return more / less if less else math.inf
-
-    @property
-    def requests_ratio(self) -> float:
-        """Requests that storage got from the job for each that it got from its replay; 1 if not known."""
-        if not (self.amplification and self.replay_amplification):
-            return 1.0
-        if not (self.request_bytes and self.replay_request_bytes):
-            return 1.0
-        of_job = self.amplification / self.request_bytes
-        return of_job / (self.replay_amplification / self.replay_request_bytes)
+        positive(self, "samples_per_second", "replay_samples_per_second", "request_bytes")
+        at_least(0, self, "waited", "replay_waited", "bytes", "replay_bytes", "stored_bytes")
+        at_least(0, self, "replay_stored_bytes", "in_flight", "replay_in_flight", "refilled", "hidden")
+        positive(self, "replay_request_bytes")
 
     @property
     def difference(self) -> float:
@@ -309,23 +251,34 @@ class ReplaySpec:
         return self.replay_samples_per_second / self.samples_per_second - 1
 
     @property
-    def differences(self) -> tuple[tuple[float, float], ...]:
-        """The differences in bytes from storage, bytes that are kept, rate, requests, bytes that are
-        uncertain, batches read while the job pauses, and waits, each with the most that is trusted."""
+    def requests(self) -> tuple[float | None, float | None]:
+        """Requests that storage got for a batch from the job, and from the replay; None if unknown."""
+        known = self.stored_bytes and self.request_bytes
+        of_replay = self.replay_stored_bytes and self.replay_request_bytes
+        if not known or not of_replay:
+            return None, None
         return (
-            (self.reads_ratio - 1, UNLIKE),
-            (self.kept, UNLIKE_KEPT),
-            (abs(self.difference), UNLIKE),
-            (self.requests_ratio - 1, UNLIKE_REQUESTS),
-            (self.uncertain, UNLIKE),
-            (self.refilled, UNLIKE),
-            (self.hidden, UNLIKE),
+            (self.stored_bytes or 0) / (self.request_bytes or 1),
+            (self.replay_stored_bytes or 0) / (self.replay_request_bytes or 1),
+        )
+
+    @property
+    def differences(self) -> tuple[tuple[str, float, float], ...]:
+        """What differs, by how much relative to the smaller one, and the most that is trusted."""
+        return (
+            ("rate", abs(self.difference), UNLIKE),
+            ("bytes of a batch", _apart(self.bytes, self.replay_bytes), UNLIKE_BYTES),
+            ("bytes from storage", _apart(self.stored_bytes, self.replay_stored_bytes), UNLIKE),
+            ("requests", _apart(*self.requests), UNLIKE_REQUESTS),
+            ("requests in flight", _apart(self.in_flight, self.replay_in_flight), UNLIKE_IN_FLIGHT),
+            ("batches read while the job uses another DataLoader", self.refilled, UNLIKE),
+            ("waits within the step time", self.hidden, UNLIKE),
         )
 
     @property
     def trusted(self) -> bool:
         """True where the replay is as fast as the job, and takes as much from the storage as often."""
-        return all(value <= most for value, most in self.differences)
+        return all(value <= most for _, value, most in self.differences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,7 +326,7 @@ class Workload:
     @property
     def sample_read(self) -> SampleSpec:
         """The part of a sample that is read."""
-        read = self.access.bytes_read
+        read = self.sample.bytes_read
         return replace(self.sample, bytes_mean=read, bytes_sd=0) if read else self.sample
 
     @property
@@ -420,7 +373,10 @@ def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
             table["accelerator"] = accelerator = {"profile": accelerator}
     if isinstance(accelerator, Mapping) and "profile" in accelerator:
         table = _with_profile(table, source, path.parent)
-    return build(Workload, table, source)
+    workload = build(Workload, table, source)
+    if calls := workload.access.calls:
+        workload = replace(workload, access=replace(workload.access, calls=str(path.parent / calls)))
+    return workload
 
 
 def stored_workload(table: Mapping[str, Any]) -> Workload:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,6 +77,16 @@ def recipe_like(folder: Path, payload: str) -> tuple[Recipe, Tree | None, int]:
     quantiles = _quantiles(np.sort(sizes), files, total, largest, smallest)
     recipe = _recipe(files, total, quantiles, spread([max(1, size) for size in largest]), payload)
     return recipe, _tree(held) if any(depth for depth, _ in held) else None, empty
+
+
+def recipe_of_sizes(name: str, sizes: Sequence[int], files: int) -> Recipe:
+    """Return a recipe of `files` files like some of these sizes, ascending. Raises SpecError."""
+    known = np.asarray(sizes, np.int64)
+    largest = [max(1, int(size)) for size in known[-LARGEST:]] if files == len(known) else [int(known[-1])]
+    total = round(float(known.mean()) * files)
+    quantiles = _quantiles(known, files, total, largest, max(1, int(known[0])))
+    made = _recipe(files, total, quantiles, spread(largest), "incompressible")
+    return replace(made, name=name, title=f"{files} files, as recorded")
 
 
 def _keep(kept: list[T], most: int, one: T, number: int, draw: random.Random) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from emulator.calls import Calls
 from emulator.config.workload import AccessSpec, LoaderSpec
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
@@ -42,14 +43,14 @@ DIRECT = LoaderPlugin(
 
 def reads_by_library(kind: str, samples: Manifest, access: AccessSpec = ALL) -> bool:
     """Return True if the loader reads whole files through the format's library. Raises DatasetError."""
-    form = format_named(samples.format).read_as(access)
+    form = format_named(samples.format)
     if not LOADERS.load(kind).tensors or form.records:
         return False
     return not _in_parts(samples, form, access) and not _foreign(samples, form)
 
 
 def _in_parts(samples: Manifest, form: Format, access: AccessSpec) -> bool:
-    return samples.samples_per_file > 1 or bool(access.columns) or form.partial
+    return samples.samples_per_file > 1 or bool(access.columns)
 
 
 def _foreign(samples: Manifest, form: Format) -> bool:
@@ -66,6 +67,7 @@ def make_loader(
     seed: int = 0,
     checksums: Column | None = None,
     access: AccessSpec = ALL,
+    calls: Calls | None = None,
 ) -> Loader:
     """Make the loader `kind`, an entry point of `feedrate.loaders`, for one rank.
 
@@ -74,7 +76,7 @@ def make_loader(
     `read`. Raises DatasetError for a format that is unknown or does not fit the workload, MissingError
     without PyTorch.
     """
-    form, owner = format_named(samples.format).read_as(access), LOADERS.load(kind)
+    form, owner = format_named(samples.format), LOADERS.load(kind)
     parts = _in_parts(samples, form, access)
     if owner.tensors and spec.crop and (parts or form.records) and not _foreign(samples, form):
         held = f"files of {samples.samples_per_file}" if parts else f"{samples.format} files"
@@ -82,9 +84,9 @@ def make_loader(
             f"the torch loader cannot crop samples of {held}",
             "use --set loader.crop=[] to load whole samples, or --loader direct",
         )
-    arrays = reads_by_library(kind, samples, access)
+    arrays = calls is None and reads_by_library(kind, samples, access)
     reader = (PartReader if parts else WholeReader)(
-        storage, samples, form, spec.block_bytes, checksums, arrays, access
+        storage, samples, form, spec.block_bytes, checksums, arrays, access, calls
     )
     loader: Loader = owner.get()(spec, reader, seed)
     return loader

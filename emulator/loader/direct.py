@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 from queue import SimpleQueue
 
+from emulator.calls import Drawn
 from emulator.config.workload import LoaderSpec
 from emulator.files import Closing
 from emulator.loader.base import Batch, stalled
@@ -97,22 +98,30 @@ class DirectLoader:
         self._leading = threading.Lock()
         self._window: deque[_Slot] = deque()
         self._closed = False
-        # Time that a job decodes is slept by its thread, of which io_uring needs too few.
-        batch = 0 if spec.batch_cpu_seconds else spec.batch_size
-        self._engine = reader.engine(spec.workers, batch)
+        self._engine = reader.engine(spec.workers, spec.batch_size)
         self._threads = min(2, spec.workers) if self._engine == "io_uring" else spec.workers
         self._depth = -(-spec.workers // self._threads)
         """Pieces that a thread reads at a time. Two threads: the queue of one runs empty at its end."""
         self._together = max(1, _TOGETHER // reader.sample_bytes(), 8 * self._depth if self._depth > 1 else 1)
         self._tasks: SimpleQueue[tuple[_Slot, Sequence[Read]] | None] = SimpleQueue()
+        # A recorded batch is one thread's, which goes on with the files that it has open.
+        self._lanes: list[SimpleQueue[tuple[_Slot, Drawn] | None]] = []
+        if reader.calls is not None:
+            self._lanes = [SimpleQueue() for _ in range(spec.workers)]
+        self._turns: Iterator[SimpleQueue[tuple[_Slot, Drawn] | None]] = cycle(self._lanes)
         # Daemon threads, because a read may hang forever: concurrent.futures would join its threads at exit.
         self._readers = [threading.Thread(target=self._read_tasks, daemon=True) for _ in range(self._threads)]
+        if self._lanes:
+            self._readers = [
+                threading.Thread(target=self._play, args=(lane,), daemon=True) for lane in self._lanes
+            ]
         for thread in self._readers:
             thread.start()
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """See Loader.read. Reads `prefetch` batches ahead; with 0, a batch when it is requested."""
         self._abandon()
+        self._turns = cycle(self._lanes)
         return self._deliver(iter(portions))
 
     def _deliver(self, portions: Iterator[Portion]) -> Iterator[Batch]:
@@ -139,6 +148,10 @@ class DirectLoader:
                 slot.flag[0] = 1
 
     def _admit(self, portion: Portion) -> _Slot:
+        if portion.drawn is not None:
+            slot = _Slot(portion.epoch, portion.samples, 1)
+            next(self._turns).put((slot, portion.drawn))
+            return slot
         reads = portion.reads
         together = min(self._together, -(-len(reads) // self._threads) or 1)
         slot = _Slot(portion.epoch, portion.samples, -(-len(reads) // together))
@@ -167,13 +180,13 @@ class DirectLoader:
                     batches.close()
                 epoch = slot.epoch
                 batches.trim()
-                self._perform(slot, reads, partial(self._read_batch, batches, slot, reads))
+                self._perform(slot, partial(self._read_batch, batches, slot, reads))
 
     def _read_batch(self, batches: BatchReader, slot: _Slot, reads: Sequence[Read]) -> int:
         return batches.read(self._reader.pieces(reads), self._reader.form.check_head, slot.flag)
 
     def _scan_tasks(self, files: int) -> None:
-        """Read what is mapped, or opened again, or no mounted file."""
+        """Read what the engine cannot: objects, and samples whose checksums are compared."""
         buffer, epoch = aligned_buffer(self._reader.room()), 0  # untouched pages use no memory
         lead = _Lead(self._leading)
         scanner = self._reader.scanner(buffer, files, lead.give_way)
@@ -185,8 +198,7 @@ class DirectLoader:
                 anew, epoch = self._evicts and slot.epoch != epoch, slot.epoch
                 if anew and scanner is not None:
                     scanner.close()
-                self._perform(slot, reads, partial(self._scan, slot, reads, scanner, buffer))
-                lead.give_way() if self._spec.batch_cpu_seconds else None
+                self._perform(slot, partial(self._scan, slot, reads, scanner, buffer))
 
     def _scan(self, slot: _Slot, reads: Sequence[Read], scanner: Scanner | None, buffer: memoryview) -> int:
         if scanner is None:
@@ -194,16 +206,24 @@ class DirectLoader:
         wanted = [self._reader.wanted(read) for read in reads]
         return scanner.scan(wanted, self._reader.form.check_head, slot.is_cancelled)
 
-    def _perform(self, slot: _Slot, reads: Sequence[Read], read: Callable[[], int]) -> None:
+    def _play(self, lane: SimpleQueue[tuple[_Slot, Drawn] | None]) -> None:
+        """Play the recorded batches of a lane."""
+        player, epoch = self._reader.player(sleeps=True), 0
+        while (task := lane.get()) is not None:
+            slot, drawn = task
+            if slot.epoch != epoch:
+                player.close()
+                player, epoch = self._reader.player(sleeps=True), slot.epoch
+            self._perform(slot, partial(player.play, drawn, slot.is_cancelled))
+        player.close()
+
+    def _perform(self, slot: _Slot, read: Callable[[], int]) -> None:
         if slot.flag[0]:
             return
         if math.isnan(slot.began):
             slot.began = time.monotonic()
-        spent = time.thread_time()
         try:
             size = read()
-            if decoding := self._spec.batch_cpu_seconds * len(reads) / self._spec.batch_size:
-                time.sleep(max(0.0, spent + decoding - time.thread_time()))
         except BaseException as error:  # noqa: BLE001  the consumer raises it, and would wait forever without it
             self._fail(slot, error)
         else:
@@ -231,6 +251,8 @@ class DirectLoader:
     def close(self) -> None:
         self._closed = True
         self._abandon()
+        for lane in self._lanes:
+            lane.put(None)
         for _ in self._readers:
             self._tasks.put(None)
         deadline = time.monotonic() + _CLOSE_SECONDS

@@ -10,12 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.calls import Calls
 from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import Format, Index
 from emulator.dataset.manifest import Manifest
 from emulator.dataset.table import Column
 from emulator.errors import DAMAGE, DatasetError, damaged
+from emulator.loader.played import Player
 from emulator.order import Read
 from emulator.storage.base import HEAD, SKIM, Blob, Cancelled, Storage, Wanted, closed, cut_short, wrong_size
 from emulator.storage.batches import Engine, Pieces
@@ -68,8 +70,15 @@ class WholeReader:
     arrays: bool = False
     """True if a loader of tensors loads the samples' arrays with the format's library."""
     access: AccessSpec = ALL
-    """How samples are read. `columns` applies to parts of files; some settings only to scanners."""
+    """How samples are read: `columns` applies to parts of files."""
+    calls: Calls | None = None
+    """Recorded batches to play instead."""
     _sizes: NDArray[np.int64] | None = None
+
+    def player(self, *, sleeps: bool) -> Player:
+        """Return a player of the recorded batches."""
+        assert self.calls is not None
+        return Player(self.storage, self.samples, self.calls, sleeps=sleeps)
 
     def room(self) -> int:
         """Return the size of a buffer for a block, the head of its file, and the pages around its ends."""
@@ -82,22 +91,20 @@ class WholeReader:
     def sample_bytes(self) -> int:
         """Return the mean bytes that are read for a sample, estimated from the first 64 files; at least 1."""
         mean = int(np.mean(self.samples.sizes[:64])) // self.samples.samples_per_file
-        return max(1, self.access.bytes_read or mean)
+        return max(1, mean)
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
         """See Storage.scanner. Also None with checksums, and for samples of several files."""
         if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
             return None
-        return self.storage.scanner(buffer, files, give_way, self.access)
+        return self.storage.scanner(buffer, files, give_way)
 
     def engine(self, depth: int, batch: int) -> Engine | None:
         """Return what reads batches of so many samples, `depth` at a time; None: they are read through blobs.
 
         Also None with checksums, and for samples of several files.
         """
-        access = self.access
-        special = access.mapped or access.opens or access.advised or access.head_bytes or access.tail_bytes
-        if special or self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
+        if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
             return None
         return self.storage.engine(depth, batch, self.sample_bytes())
 
@@ -125,11 +132,8 @@ class WholeReader:
         return Wanted(self.samples.names[read.file], size, self.whole(size), True)
 
     def whole(self, size: int) -> Sequence[tuple[int, int]]:
-        """Divide a file of `size` bytes into requests: a header and an end, if any, and then the rest."""
-        head = min(self.access.head_bytes, size)
-        tail = min(self.access.tail_bytes, size - head) if self.checksums is None else 0
-        parts = (0, head), (size - tail, tail), (head, size - head - tail)
-        return self.requests([part for part in parts if part[1]])
+        """Divide a file of `size` bytes into requests."""
+        return self.requests([(0, size)])
 
     def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Divide `extents`, pairs of offset and length, into requests of at most a block."""

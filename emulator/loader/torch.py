@@ -81,17 +81,14 @@ class TorchLoader:
             by_workers = {
                 "num_workers": spec.workers,
                 "multiprocessing_context": context,
-                "persistent_workers": whole.access.refill != "epoch",  # else `read` starts workers
+                "persistent_workers": spec.refill != "epoch",  # else `read` starts workers
                 "prefetch_factor": math.ceil(spec.prefetch / spec.workers),
                 "timeout": min(_CHECK_SECONDS, spec.stall_timeout),
                 "worker_init_fn": begin_worker,
             }
         with _quiet():
             self._loader: DataLoader[Any] | None = DataLoader(
-                StepDataset(reader, spec.batch_cpu_seconds),
-                batch_sampler=self._batches,
-                collate_fn=as_it_is,
-                **by_workers,
+                StepDataset(reader), batch_sampler=self._batches, collate_fn=as_it_is, **by_workers
             )
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:

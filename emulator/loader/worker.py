@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import threading
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
@@ -20,6 +19,7 @@ from emulator import notes
 from emulator.errors import DatasetError, FeedrateError, MissingError, RankError, unexpected
 from emulator.loader.arrays import crop_of, load_sample
 from emulator.loader.base import Batch, Made
+from emulator.loader.played import Player
 from emulator.loader.reading import OPEN_FILES, WholeReader
 from emulator.order import Portion
 from emulator.record.schedstat import Books, Page
@@ -39,8 +39,6 @@ except ModuleNotFoundError as error:
 
 DataLoader = torch.utils.data.DataLoader
 set_num_threads = torch.set_num_threads
-
-_ZEROS = bytes(2**16)
 
 Tensors = Sequence[torch.Tensor]
 """A batch: images (float32) and labels (uint8), each of shape (samples, 1, depth, height, width), or one
@@ -99,15 +97,19 @@ class RecordReader:
     def __init__(self, whole: WholeReader) -> None:
         self.whole = whole
         self._scanner: Scanner | None = None
+        self._player: Player | None = None
         self._epoch = 0
 
     def close(self) -> None:
         """Close the files that are kept open."""
-        if self._scanner is not None:
-            self._scanner.close()
+        for reader in (self._scanner, self._player):
+            if reader is not None:
+                reader.close()
 
     def load(self, portion: Portion) -> Loaded:
         """Read the records of a step. Raises DatasetError, StorageError."""
+        if portion.drawn is not None:
+            return self._played(portion)
         reads = portion.reads
         began = time.monotonic() if reads else math.nan
         if self._scanner is None:
@@ -132,6 +134,16 @@ class RecordReader:
             tensor.share_memory_()  # type: ignore[no-untyped-call]
         self._scanner.scan(wanted, self.whole.form.check_head, _never, tensor.numpy().data)
         return Loaded([tensor], size, began)
+
+    def _played(self, portion: Portion) -> Loaded:
+        if self._player is not None and self._epoch != portion.epoch:
+            self._player.close()
+            self._player = None
+        if self._player is None:
+            self._player, self._epoch = self.whole.player(sleeps=False), portion.epoch
+        began = time.monotonic()
+        read = self._player.play(portion.drawn, _never)
+        return Loaded([torch.empty(0, dtype=torch.uint8)], read, began)
 
 
 def _never() -> bool:
@@ -160,18 +172,14 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
     It returns errors, because DataLoader would pass a raised one on as a traceback of the worker.
     """
 
-    def __init__(self, reader: SampleReader | RecordReader | FeedrateError, cpu_seconds: float = 0.0) -> None:
-        """Take the reader, or the error of opening it, which all steps then return.
-
-        `cpu_seconds` is LoaderSpec.batch_cpu_seconds.
-        """
+    def __init__(self, reader: SampleReader | RecordReader | FeedrateError) -> None:
+        """Take the reader, or the error of opening it, which all steps then return."""
         self.reader = reader
-        self._cpu_seconds = cpu_seconds
         self._diary: _Diary | None = None
 
-    def __reduce__(self) -> tuple[Callable[[bytes, float], StepDataset], tuple[bytes, float]]:
+    def __reduce__(self) -> tuple[Callable[[bytes], StepDataset], tuple[bytes]]:
         # Pickled here, so that an error of opening files does not end the new worker while it unpickles.
-        return _opened, (bytes(ForkingPickler.dumps(self.reader)), self._cpu_seconds)
+        return _opened, (bytes(ForkingPickler.dumps(self.reader)),)
 
     def close(self) -> None:
         """Close the open files; steps return an error afterwards."""
@@ -188,20 +196,19 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
         info = torch.utils.data.get_worker_info()
         if self._diary is None and info is not None:  # without workers the rank reads its own schedstat
             self._diary = _Diary(self.reader.whole.storage, info.num_workers)
-        return _collated(self.reader, portion, self._cpu_seconds, self._diary)
+        return _collated(self.reader, portion, self._diary)
 
 
-def _opened(packed: bytes, cpu_seconds: float) -> StepDataset:
+def _opened(packed: bytes) -> StepDataset:
     try:
-        return StepDataset(ForkingPickler.loads(packed), cpu_seconds)
+        return StepDataset(ForkingPickler.loads(packed))
     except FeedrateError as error:
         return StepDataset(error)
 
 
 def _collated(
-    reader: SampleReader | RecordReader, portion: Portion, cpu_seconds: float, diary: _Diary | None
+    reader: SampleReader | RecordReader, portion: Portion, diary: _Diary | None
 ) -> Collated | FeedrateError:
-    spent = time.process_time()
     before = diary.books.look() if diary else None
     try:
         loaded = reader.load(portion)
@@ -214,8 +221,6 @@ def _collated(
                 "mount it larger (docker: --shm-size=1g), or use fewer workers or --loader direct",
             )
         return RankError(unexpected(error))
-    while time.process_time() < spent + cpu_seconds:
-        zlib.crc32(_ZEROS)  # as decoders do, without the GIL
     ready, counts = time.monotonic(), reader.whole.storage.stats.drain()
     made = diary.end(before) if diary and before else None
     batch = Batch(portion.samples, loaded.bytes, ready, loaded.began, made)

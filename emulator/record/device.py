@@ -30,6 +30,13 @@ class DeviceReads:
     """Sum of the latencies of these requests, in seconds."""
     written_bytes: int
     """Bytes written."""
+    busy: float = 0.0
+    """Seconds in which requests were under way; 0 if unknown."""
+
+    @property
+    def in_flight(self) -> float | None:
+        """Mean requests under way while there were any; None if unknown."""
+        return self.seconds / self.busy if self.busy > 0 else None
 
     def since(self, earlier: DeviceReads) -> DeviceReads:
         """Return the increase of the counters since `earlier`."""
@@ -39,6 +46,7 @@ class DeviceReads:
             bytes=self.bytes - earlier.bytes,
             seconds=self.seconds - earlier.seconds,
             written_bytes=self.written_bytes - earlier.written_bytes,
+            busy=self.busy - earlier.busy,
         )
 
     def request_bytes(self, own: float) -> float | None:
@@ -67,7 +75,7 @@ def _disk_counters(number: str) -> DeviceReads | None:
     """Return the counters of the block device with that major and minor number."""
     for line in read_text("/proc/diskstats").splitlines():
         # https://docs.kernel.org/admin-guide/iostats.html
-        major, minor, name, reads, _, sectors, milliseconds, _, _, written = line.split()[:10]
+        major, minor, name, reads, _, sectors, milliseconds, _, _, written, _, _, busy = line.split()[:13]
         if f"{major}:{minor}" == number:
             return DeviceReads(
                 name=name,
@@ -75,6 +83,7 @@ def _disk_counters(number: str) -> DeviceReads | None:
                 bytes=512 * int(sectors),
                 seconds=int(milliseconds) / 1e3,
                 written_bytes=512 * int(written),
+                busy=int(busy) / 1e3,
             )
     return None
 

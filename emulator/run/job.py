@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from emulator.analysis.flags import LONG, read_ahead
+from emulator.calls import Calls, Cast, read_calls
 from emulator.config.storage import Place, StorageSpec
 from emulator.config.workload import Placement, Workload
 from emulator.dataset.manifest import Manifest
@@ -45,17 +48,26 @@ class TrainingJob:
     command: tuple[str, ...]
     label: str = ""
     rules: Rules = NO_RULES
+    calls: Calls | None = None
+    """The recorded batches of the workload, if it has any. Read where the job is made."""
+
+    def __post_init__(self) -> None:
+        if self.calls is None and (path := self.workload.access.calls):
+            object.__setattr__(self, "calls", read_calls(Path(path)))
 
     @property
     def direct(self) -> bool:
         """True if files are read with O_DIRECT where the file system supports it."""
-        cached = self.workload.access.buffered or self.workload.access.mapped
-        return self.loader == "direct" and self.storage.cache == "cold" and not cached
+        return self.loader == "direct" and self.storage.cache == "cold" and self.calls is None
 
     def rank_plan(self, manifest: Manifest, number: int, ranks: int) -> RankPlan:
         """Return the plan of point `number` for `ranks` ranks. Raises DatasetError for too few samples."""
         plan = plan_for(self.workload, manifest.samples, ranks, manifest.samples_per_file)
         plan.require_a_step()
+        if self.calls is not None:
+            lanes = max(1, self.workload.loader.workers)
+            sizes = np.asarray(manifest.sizes[:])
+            plan = replace(plan, recorded=Cast(self.calls, sizes, plan.steps * ranks, lanes))
         # Each point has its own order: if all read the same samples first, caches behind the mount would
         # serve them.
         seed = self.workload.training.shuffle_seed + number

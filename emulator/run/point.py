@@ -167,6 +167,7 @@ def _trained(
                 dataset.manifest,
                 seed=plan.seed,
                 access=workload.access,
+                calls=job.calls,
                 checksums=dataset.rows["crc"] if job.verify_reads else None,
             ),
             Books(storage.stats.tallies, together=workload.loader.workers if storage.turns else 1),

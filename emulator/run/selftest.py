@@ -75,10 +75,11 @@ def self_test(kind: str, workload: Workload) -> Overhead:
             batch_size=max(1, min(spec.batch_size, files.samples // FILES)),
             prefetch=spec.prefetch and max(spec.prefetch, spec.workers),
             crop=(64, 64, 64) if files.format == "npz" else (),
+            # Workers persist: they start once an epoch, and a pass is much shorter than an epoch.
+            refill="persistent",
         )
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
-        # Workers persist: they start once an epoch, and a pass is much shorter than an epoch.
-        access = replace(workload.access, refill="persistent", run_samples=0)
+        access = replace(workload.access, calls="")
         loader = make_loader(kind, small, storage, files, access=access)
         plan = EpochPlan(
             samples=files.samples,
@@ -86,6 +87,7 @@ def self_test(kind: str, workload: Workload) -> Overhead:
             batch_size=small.batch_size,
             samples_per_file=files.samples_per_file,
             access=access,
+            refill=small.refill,
         )
         one_pass = RankPlan(plan=plan, seed=0, epochs=1)
         try:

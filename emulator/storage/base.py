@@ -19,7 +19,6 @@ from emulator.files import DOCUMENT_BYTES, Closing, Owner
 from emulator.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
-    from emulator.config.workload import AccessSpec
     from emulator.storage.batches import BatchReader, Engine
     from emulator.storage.counts import ReadStats
     from emulator.storage.posix import Scanner
@@ -51,6 +50,13 @@ class Blob(Closing, ABC):
         StorageError; DatasetError if the sample is not the expected one.
         """
 
+    def read_mapped(self, offset: int, buffer: memoryview, length: int, *, random: bool) -> int:
+        """Read through a map of the file, with MADV_RANDOM if `random`; otherwise as read_into."""
+        return self.read_into(offset, buffer, length)
+
+    def advise(self, offset: int, length: int) -> None:
+        """Tell the kernel that these bytes will be read."""
+
 
 class WrappedBlob(Blob):
     """A blob that wraps another one."""
@@ -62,6 +68,9 @@ class WrappedBlob(Blob):
         self.size = inner.size
         self.alignment = inner.alignment
         self._inner = inner
+
+    def advise(self, offset: int, length: int) -> None:
+        self._inner.advise(offset, length)
 
     def close(self) -> None:
         self._inner.close()
@@ -113,6 +122,10 @@ class Storage(ABC):
         """Return the path of the sample `name`; empty if it is no file. Only calls for files may hang."""
         return ""
 
+    def reopen(self, name: str, size: int | None = None) -> Blob:
+        """Open a sample as `open` does, with its pages left in the page cache now and when it is closed."""
+        return self.open(name, size)
+
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
         """Return the sample `name` for a library, as a path or opened, and its size; None if it has no path.
 
@@ -128,14 +141,11 @@ class Storage(ABC):
         """Return a reader of batches for the calling thread; None if this storage has only blobs."""
         return None
 
-    def scanner(
-        self, buffer: memoryview, files: int, give_way: Callable[[], None], access: AccessSpec
-    ) -> Scanner | None:
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
         """Return a scanner; None if this storage reads only through blobs.
 
         The scanner reads through `buffer`, which has room for a request and HEAD + SKIM bytes, keeps at most
         `files` files open, and calls `give_way` before it waits for the storage, so that other threads read.
-        `access` says whether it maps files, opens them again, and advises the kernel.
         """
         return None
 

@@ -18,7 +18,6 @@ from emulator import notes
 from emulator.storage.base import Blob, Storage, WrappedBlob
 
 if TYPE_CHECKING:
-    from emulator.config.workload import AccessSpec
     from emulator.storage.batches import BatchReader, Engine
     from emulator.storage.posix import Scanner
 
@@ -268,6 +267,10 @@ class TimedStorage(Storage):
         with self.stats.mine().opens(self.inner.path(name)):
             return TimedBlob(self.inner.open(name, size), self.stats, self.inner.path(name))
 
+    def reopen(self, name: str, size: int | None = None) -> TimedBlob:
+        with self.stats.mine().opens(self.inner.path(name)):
+            return TimedBlob(self.inner.reopen(name, size), self.stats, self.inner.path(name))
+
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
         with self.stats.mine().opens(self.inner.path(name)):
             return self.inner.library_file(name, by_path)
@@ -278,10 +281,8 @@ class TimedStorage(Storage):
     def batches(self, *settings: Any) -> BatchReader | None:
         return self.inner.batches(*settings)  # it times its own requests
 
-    def scanner(
-        self, buffer: memoryview, files: int, give_way: Callable[[], None], access: AccessSpec
-    ) -> Scanner | None:
-        return self.inner.scanner(buffer, files, give_way, access)  # a scanner times its own requests
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
+        return self.inner.scanner(buffer, files, give_way)  # a scanner times its own requests
 
 
 class TimedBlob(WrappedBlob):
@@ -296,11 +297,17 @@ class TimedBlob(WrappedBlob):
         self._doing = notes.phrase("read", path)
 
     def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
+        return self._timed(lambda: self._inner.read_into(offset, buffer, length))
+
+    def read_mapped(self, offset: int, buffer: memoryview, length: int, *, random: bool) -> int:
+        return self._timed(lambda: self._inner.read_mapped(offset, buffer, length, random=random))
+
+    def _timed(self, read: Callable[[], int]) -> int:
         tally = self._stats.mine()
         tally.note.write(self._doing)
         tally.begin = begin = time.monotonic()
         try:
-            done = self._inner.read_into(offset, buffer, length)
+            done = read()
             tally.add(done, (time.monotonic() - begin,))
         finally:
             tally.begin = 0.0

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,9 +40,6 @@ from emulator.storage.base import (
 from emulator.storage.batches import BatchReader, Engine, engine_for
 from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
-
-if TYPE_CHECKING:
-    from emulator.config.workload import AccessSpec
 
 _SAMPLED_OPENS = 8
 """Opens per check of a file's pages with mincore, which costs as much as a small read."""
@@ -91,6 +87,11 @@ class PosixStorage(Storage):
         path = self.path(name)
         return PosixBlob(self, path, *self.descriptor(path))
 
+    def reopen(self, name: str, size: int | None = None) -> PosixBlob:
+        path = self.path(name)
+        fd = self.opened(path)
+        return PosixBlob(self, path, fd, os.lseek(fd, 0, os.SEEK_END), keeps=True)
+
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int]:
         path = self.path(name)
         fd, length = self.descriptor(path)
@@ -107,10 +108,8 @@ class PosixStorage(Storage):
     def batches(self, engine: Engine, depth: int, block: int, files: int) -> BatchReader:
         return BatchReader(self, engine, depth, block, files)
 
-    def scanner(
-        self, buffer: memoryview, files: int, give_way: Callable[[], None], access: AccessSpec
-    ) -> Scanner:
-        return Scanner(self, buffer, files, give_way, access)
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner:
+        return Scanner(self, buffer, files, give_way)
 
     def path(self, name: str) -> str:
         """Return the path of the file `name`."""
@@ -169,9 +168,12 @@ class PosixStorage(Storage):
 class PosixBlob(Blob):
     """One open file."""
 
-    __slots__ = ("_fd", "_storage")
+    __slots__ = ("_fd", "_keeps", "_map", "_storage")
 
-    def __init__(self, storage: PosixStorage, path: str, fd: int, size: int) -> None:
+    def __init__(self, storage: PosixStorage, path: str, fd: int, size: int, *, keeps: bool = False) -> None:
+        """`keeps`: its pages stay in the page cache when it is closed."""
+        self._keeps = keeps
+        self._map: _Map | None = None
         self.name = path
         self.size = size
         self.alignment = storage.alignment
@@ -186,9 +188,23 @@ class PosixBlob(Blob):
             error.filename = self.name
             raise storage_error(error, "cannot read") from None
 
+    def read_mapped(self, offset: int, buffer: memoryview, length: int, *, random: bool) -> int:
+        if self._map is None:
+            self._map = _Map(self._fd, self.size, random)
+        done = 0
+        while done < length and (more := min(length - done, len(buffer))):
+            if not (got := self._map(0, (buffer[:more],), offset + done, 0)):
+                break
+            done += got
+        return done
+
+    def advise(self, offset: int, length: int) -> None:
+        os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
+
     def close(self) -> None:
         if self._fd >= 0:
-            self._storage.close(self._fd)
+            self._map = None
+            (os.close if self._keeps else self._storage.close)(self._fd)
             self._fd = -1
 
 
@@ -196,22 +212,14 @@ class Scanner(Closing):
     """Reads many small requests in one tight loop, for one thread."""
 
     def __init__(
-        self,
-        storage: PosixStorage,
-        buffer: memoryview,
-        files: int,
-        give_way: Callable[[], None],
-        access: AccessSpec,
+        self, storage: PosixStorage, buffer: memoryview, files: int, give_way: Callable[[], None]
     ) -> None:
         self._storage = storage
-        self._access = access
         # Discarded bytes overwrite each other. Not with O_DIRECT: a device may write a request in any order,
         # and not every driver accepts the same page twice.
         self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
-        self._head = memoryview(bytearray(access.head_bytes))
         self._files = files
         self._kept: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
-        self._maps: dict[int, _Map] = {}  # by the descriptor of the file
         self._places: dict[int, Sequence[memoryview]] = {}
         self._give_way = give_way
         # With RWF_NOWAIT the kernel reads only pages in memory, or returns an error. tmpfs is all memory.
@@ -234,7 +242,7 @@ class Scanner(Closing):
         """
         storage, tally = self._storage, self._storage.stats.mine()
         alignment, kept, known = storage.alignment, self._kept, self._places
-        clock, access = time.monotonic, self._access
+        clock = time.monotonic
         may_wait, noted = self.waits, ""
         flags = 0 if may_wait else self._nowait
         times = array("d")
@@ -247,29 +255,19 @@ class Scanner(Closing):
                     continue  # a stream whose next block has not been reached
                 if cancelled():
                     raise closed()
-                start, again = useful, None
+                start = useful
                 if name != noted:
                     noted = name
                     tally.note.write(phrase("read", storage.path(name)))
                 if (fd := kept.get(name)) is not None:
                     kept.move_to_end(name)
-                if fd is None or access.opens:
+                if fd is None:
                     before = now
-                    if fd is None:
-                        fd = self._open(name, size, whole)
-                    else:
-                        fd = again = storage.opened(storage.path(name))
+                    fd = self._open(name, size, whole)
                     now = clock()
                     tally.opening += now - before
                     tally.inside += now - before
                 try:
-                    if access.opens > 1 and whole and not storage.direct:
-                        times.extend(self._peek(name, requests))
-                        now = clock()
-                    read = self._map(fd, size) if access.mapped else os.preadv
-                    if access.advised and not storage.direct:
-                        for offset, length in requests:
-                            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
                     for offset, length in requests:
                         if may_wait and cancelled():
                             raise closed()
@@ -284,7 +282,7 @@ class Scanner(Closing):
                         else:
                             places = (into[useful : useful + length],)
                         try:
-                            done = read(fd, places, low, flags)
+                            done = os.preadv(fd, places, low, flags)
                         except OSError as error:
                             if not flags:
                                 raise
@@ -305,10 +303,8 @@ class Scanner(Closing):
                     error.filename = storage.path(name)
                     raise storage_error(error, "cannot read") from None
                 finally:
-                    if again is not None:
-                        os.close(again)
-                    elif name not in kept:
-                        self._close(fd)
+                    if name not in kept:
+                        storage.close(fd)
                 if whole and requests:
                     first = self._buffer if into is None else into[start:]
                     check_head(first[: min(size, HEAD)], size, name)
@@ -317,21 +313,6 @@ class Scanner(Closing):
             tally.add(delivered, times)
             tally.on_core += time.thread_time() - worked
         return useful
-
-    def _peek(self, name: str, requests: Sequence[tuple[int, int]]) -> list[float]:
-        """Read the head of a file in all but the last of its opens; return the seconds of each request."""
-        times = []
-        for _ in range(1, self._access.opens):
-            fd = self._storage.opened(self._storage.path(name))
-            try:
-                for offset, length in requests:
-                    if offset < self._access.head_bytes:
-                        before = time.monotonic()
-                        _filled(fd, self._head, 0, offset, 0, length, 1)
-                        times.append(time.monotonic() - before)
-            finally:
-                os.close(fd)
-        return times
 
     def _room(self, offset: int) -> tuple[memoryview, int]:
         """Return `_places`' room and head for discarded bytes: they do not overwrite the head of the file."""
@@ -354,23 +335,12 @@ class Scanner(Closing):
         if not whole and self._files:
             self._kept[name] = fd
             if len(self._kept) > self._files:
-                self._close(self._kept.popitem(last=False)[1])
+                self._storage.close(self._kept.popitem(last=False)[1])
         return fd
-
-    def _map(self, fd: int, size: int) -> _Map:
-        if fd not in self._maps:
-            if head := min(len(self._head), size):
-                _filled(fd, self._head, 0, 0, 0, head, 1)
-            self._maps[fd] = _Map(fd, size, self._access.map_random)
-        return self._maps[fd]
-
-    def _close(self, fd: int) -> None:
-        self._maps.pop(fd, None)  # first: pages of a map cannot be evicted
-        self._storage.close(fd)
 
     def close(self) -> None:
         while self._kept:
-            self._close(self._kept.popitem()[1])
+            self._storage.close(self._kept.popitem()[1])
 
 
 class _Map:

@@ -155,7 +155,7 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     """Return the job of a sweep whose slowest rank reads at `rate` bytes/s."""
     workload = question.workload
     # Points are too short for a pause between epochs: read across the end of an epoch.
-    workload = replace(workload, access=replace(workload.access, refill="never"))
+    workload = replace(workload, loader=replace(workload.loader, refill="never"))
     out = question.out / name
     resume = not question.force and (out / RESULT).is_file()
     before = read_result(out).points if resume else ()

@@ -45,7 +45,6 @@ OWNERS = {
     "rados": {"plugins/objects/rados.py"},
     "jinja2": {"report/html.py"},
     "vl_convert": {"report/charts.py"},
-    "darshan": {"plugins/recorder/darshan_log.py"},
     "yaml": {"plugins/mlperf/bounded.py"},
 }
 

@@ -79,11 +79,7 @@ def test_what_the_kernel_has_read_ahead_stays_for_an_epoch(kind, refill, tmp_pat
     if resident():
         pytest.skip("this file system keeps its pages")
     loader = make_loader(
-        kind,
-        RECORDS,
-        PosixStorage(tmp_path, direct=False, cache="cold"),
-        files,
-        access=AccessSpec(refill=refill),
+        kind, replace(RECORDS, refill=refill), PosixStorage(tmp_path, direct=False, cache="cold"), files
     )
     for epoch in range(2):
         path.read_bytes()
@@ -186,28 +182,3 @@ def test_whole_files_of_records_become_tensors_of_their_bytes(form, checked, tmp
     reader = RecordReader(WholeReader(files.storage(), files, format_named(form), 4096, sums))
     (tensor,), size, _ = reader.load(whole_files((0, 0)))
     assert np.array_equal(tensor.numpy(), np.frombuffer(data * 2, np.uint8)) and size == 2 * len(data)
-
-
-@pytest.mark.parametrize(("tail", "places"), [(0, [0, 4096]), (100, [0, 8900, 4096])])
-@pytest.mark.parametrize("kind", ["direct", "torch"])
-def test_a_header_and_an_end_are_read_before_the_rest_of_a_file(kind, tail, places, tmp_path):
-    files = replace(write_many(tmp_path, "bytes", count=2), samples_per_file=1)
-    storage = TimedStorage(PosixStorage(tmp_path, direct=False, cache="warm"))
-    spec, access = replace(RECORDS, block_bytes=2**20), AccessSpec(head_bytes=4096, tail_bytes=tail)
-    loader = make_loader(kind, spec, storage, files, access=access)
-    (batch,) = loader.read([Portion(2, (Read(0), Read(1)))])
-    loader.close()
-    assert batch.bytes == sum(files.sizes) and storage.stats.snapshot().reads == 2 * len(places)
-    extents = WholeReader(storage, files, format_named("bytes"), 2**20, access=access).whole(9000)
-    assert [at for at, _ in extents] == places and sum(size for _, size in extents) == 9000
-
-
-@pytest.mark.parametrize(("kind", "prefetch"), [("direct", 4), ("torch", 4), ("torch", 0)])
-def test_a_worker_takes_as_long_for_a_batch_as_the_jobs_decoding(kind, prefetch, tmp_path):
-    files = replace(write_many(tmp_path, "bytes", count=2), samples_per_file=1)
-    storage = TimedStorage(PosixStorage(tmp_path, direct=False, cache="warm"))
-    spec = replace(RECORDS, batch_size=2, workers=1, prefetch=prefetch, batch_cpu_seconds=0.1)
-    loader = make_loader(kind, spec, storage, files)
-    first, *_, last = loader.read([Portion(2, (Read(0), Read(1)))] * 4)
-    loader.close()
-    assert last.ready - first.ready > 0.28

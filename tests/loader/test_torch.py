@@ -17,7 +17,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from emulator.config.workload import AccessSpec
 from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader import make_loader
@@ -107,8 +106,8 @@ class TestTorch(LoaderContract):
 
 @pytest.mark.parametrize(("refill", "groups"), [("persistent", 1), ("epoch", 3)])
 def test_workers_stay_or_are_started_anew(files: Files, refill: str, groups: int) -> None:
-    access = AccessSpec(refill=refill)  # type: ignore[arg-type]
-    made = make_loader("torch", SPEC, files.storage(), files, access=access)
+    spec = replace(SPEC, refill=refill)  # type: ignore[arg-type]
+    made = make_loader("torch", spec, files.storage(), files)
     seen = set()
     for _ in range(3):
         before = {child.pid for child in multiprocessing.active_children()}

@@ -37,7 +37,7 @@ def test_a_workload_comes_along(tmp_path):
     assert (spec.loader.batch_size, spec.loader.workers, spec.loader.prefetch) == (7, 4, 4)
     assert spec.training.epochs == 5 and spec.training.au_threshold == 0.9 and spec.training.sync == "step"
     assert spec.loader.crop == (128, 128, 128), "DLIO makes one size of all samples, too"
-    assert spec.access.refill == "persistent"
+    assert spec.loader.refill == "persistent"
 
 
 RESNET50 = """\
@@ -277,7 +277,7 @@ def test_of_parquet_only_the_columns_that_are_read_are_asked_for(tmp_path):
     spec = converted(tmp_path, DLRM, name="dlrm_b200.yaml").workload
     assert (spec.access.pattern, spec.access.streams) == ("sequential", 4)
     assert spec.access.columns == ("a", "d")  # DLIO reads a column that does not say whether
-    assert spec.access.bytes_read == 4 + 2 and spec.access.chunk_bytes == 100 * 6 // 2
+    assert spec.sample.bytes_read == 4 + 2 and spec.access.chunk_bytes == 100 * 6 // 2
     assert spec.sample_read.bytes_mean == 6 and spec.sample.bytes_mean == 15
     (tmp_path / "x.yaml").write_text(DLRM)
     out, recipe = tmp_path / "mine.toml", tmp_path / "recipe.toml"

@@ -27,7 +27,7 @@ def swept(tiny, tmp_path_factory):
     out = tmp_path_factory.mktemp("sweep") / "out"
     words = ("sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1,2,6", "--loader", "direct")
     # 24 steps an epoch: their borders would be 4 % of the time
-    settings = ("--storage", "shaped:200MB/s", "--set", "access.refill=never", "--steps", 40)
+    settings = ("--storage", "shaped:200MB/s", "--set", "loader.refill=never", "--steps", 40)
     done = feedrate(*words, *settings, "--out", out)
     assert done.status in ANSWERED, done.err
     return read_result(out), read_steps(out), done.out

@@ -48,7 +48,7 @@ def test_shaped_bandwidth_is_a_nodes_own(hosts, tiny, tmp_path):
     """100 MB/s a node, six ranks of 80 MB/s that read on over borders of epochs: three deliver 300 MB/s."""
     done = on_hosts(
         2, "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 24,
-        "--storage", "shaped:100MB/s", "--set", "access.refill=never", "--out", tmp_path / "out",
+        "--storage", "shaped:100MB/s", "--set", "loader.refill=never", "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert read_result(tmp_path / "out").points[0].bytes_per_second == pytest.approx(300e6, rel=0.05)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.config.workload import AccessSpec
 from emulator.errors import DatasetError
-from emulator.order import MOST_IN_TABLE, Draws, EpochOrder, EpochPlan, RankPlan, batches, portions
+from emulator.order import MOST_IN_TABLE, EpochOrder, EpochPlan, RankPlan, batches, portions
 
 sizes = st.integers(min_value=1, max_value=300)
 
@@ -53,25 +52,6 @@ def test_any_part_of_an_order_is_computed_by_itself(samples, seed, epoch, data):
 def test_a_long_order_is_a_permutation(samples, seed):
     times = np.bincount(head(EpochOrder(samples, seed, 0), samples), minlength=samples)
     assert len(times) == samples and (times == 1).all()
-
-
-@pytest.mark.parametrize("samples", [1000, 2**40 + 1])
-def test_with_replacement_every_place_has_any_of_the_samples(samples):
-    places = np.random.default_rng(1).integers(0, 2**40, 5000)
-    found = Draws(samples, 7, 3).at(places)
-    assert found.tolist() == [int(Draws(samples, 7, 3).at(places[[at]])[0]) for at in range(len(places))]
-    counts = np.bincount(found * 10 // samples, minlength=10)
-    assert len(counts) == 10 and np.square(counts - 500).sum() / 500 < stats_bound(9)
-    assert not np.array_equal(found, Draws(samples, 7, 4).at(places))
-
-
-@given(st.integers(1, 7), st.integers(0, 2**40))
-def test_an_epoch_with_replacement_reads_the_same_whatever_the_ranks(ranks, seed):
-    plan = EpochPlan(samples=300, ranks=ranks, batch_size=4, access=AccessSpec(replacement=True))
-    by_rank = [list(batches(plan, rank, seed, 0)) for rank in range(ranks)]
-    in_order = [sample for step in zip(*by_rank, strict=True) for batch in step for sample in batch]
-    assert in_order == head(Draws(300, seed, 0), 300 // (4 * ranks) * 4 * ranks).tolist()
-    assert len(set(in_order)) < len(in_order)
 
 
 @pytest.mark.parametrize("samples", [2, 3, 4])

@@ -1,17 +1,14 @@
 """Sequential access: every sample once an epoch, no rank reads another's, draws only what has been read."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import islice
 from random import Random
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.config.workload import AccessSpec
-from emulator.errors import DatasetError
 from emulator.order import EpochOrder, EpochPlan, _stream_starts, portions
 
 
@@ -37,7 +34,7 @@ def samples_of(reads, each):
 
 def drawn(plan, rank, seed, epoch):
     """The batches of a training whose shuffle buffer is played as tf.data documents it."""
-    each, starts = plan.together, _stream_starts(plan, rank)
+    each, starts = plan.samples_per_file, _stream_starts(plan, rank)
     turn, stream = np.divmod(np.arange(plan.steps * plan.batch_size), len(starts))
     place, first = np.divmod(starts[stream] + turn, each)
     order, random = EpochOrder(plan.samples // each, seed, epoch), Random(f"{seed} {epoch} {rank}")
@@ -118,25 +115,3 @@ def test_a_shuffle_of_more_samples_than_memory_would_hold_begins_at_once():
     plan.require_a_step()
     (read, *_) = next(portions(plan, 3, 0, 0)).reads
     assert 0 <= read.file < 2**20 and 0 <= read.first < 2**20
-
-
-@given(plans(), st.integers(1, 8), st.integers(0, 2**40))
-def test_a_run_is_read_at_once_wherever_it_lies_before_its_samples_are_used(plan, run, seed):
-    access = replace(plan.access, run_samples=run)
-    each = run * plan.samples_per_file
-    plan = replace(plan, access=access, samples_per_file=each, samples=run * plan.samples)
-    used = Counter()
-    for rank in range(plan.ranks):
-        there: set[int] = set()
-        for step, batch in zip(portions(plan, rank, seed, 0), drawn(plan, rank, seed, 0), strict=True):
-            assert all((read.first % run, read.samples, read.how) == (0, run, "alone") for read in step.reads)
-            there.update(samples_of(step.reads, each))
-            assert there.issuperset(batch)
-            used.update(batch)
-    assert set(used.values()) <= {1} and len(used) == plan.samples - plan.left_out
-
-
-def test_runs_that_do_not_divide_a_file_are_refused():
-    access = AccessSpec(pattern="sequential", run_samples=3)
-    with pytest.raises(DatasetError, match="3 does not divide the 10 samples of a file"):
-        EpochPlan(samples=20, ranks=1, batch_size=1, samples_per_file=10, access=access).require_a_step()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -142,19 +141,6 @@ def train(loader: DataLoader, step: float, epochs: int = 1, steps: int = 10**9) 
     return done
 
 
-def train_ahead(loader: DataLoader, step: float, steps: int, every: int) -> int:
-    """Submit steps to an accelerator that takes `step` seconds for each; wait for it after `every` steps."""
-    free, draw = time.perf_counter(), random.Random(7)
-    for number, _batch in enumerate(loader):
-        time.sleep(draw.uniform(0, step / 5))  # the host's own time
-        free = max(free, time.perf_counter()) + step
-        if number % every == every - 1:
-            time.sleep(max(0.0, free - time.perf_counter()))
-        if number + 1 == steps:
-            break
-    return number + 1
-
-
 class Gpu:
     """Stands in for torch.cuda: a GPU does what was launched in order, and the host does not wait for it."""
 
@@ -213,7 +199,7 @@ def main() -> None:
     options = {key: json.loads(value) for key, _, value in (word.partition("=") for word in sys.argv[3:])}
     step, epochs, each = options.pop("step", 0.01), options.pop("epochs", 1), options.pop("each", 65536)
     status, steps = options.pop("status", 0), options.pop("steps", 10**9)
-    traced, every = options.pop("traced", False), options.pop("every", 0)
+    traced = options.pop("traced", False)
     gpu, late = options.pop("gpu", False), options.pop("late", 0.0)
     options = {"batch_size": 4, "num_workers": 2, **options}
     if kind == "files":
@@ -244,10 +230,7 @@ def main() -> None:
         raise SystemExit(status)
     if epochs == 1:  # as in `for batch in DataLoader(...)`, which keeps the iterator alone
         loader = iter(loader)
-    if gpu:
-        done = train_on_gpu(loader, step)
-    else:
-        done = train_ahead(loader, step, steps, every) if every else train(loader, step, epochs, steps)
+    done = train_on_gpu(loader, step) if gpu else train(loader, step, epochs, steps)
     print("steps", done, flush=True)
     if traced:
         status_file = Path("/proc/self/status").read_text()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.analysis.throughput import durations
-from emulator.config.workload import AcceleratorSpec, AccessSpec
+from emulator.config.workload import AcceleratorSpec
 from emulator.loader.base import Batch
 from emulator.order import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
@@ -225,8 +225,7 @@ def test_the_loader_begins_with_nothing_where_the_workload_says_so(refill, calls
     loader, read = MemoryLoader(), []
     inner = loader.read
     loader.read = lambda portions: read.append(1) or inner(portions)
-    access = AccessSpec(refill=refill)
-    plan = RankPlan(plan=EpochPlan(samples=40, ranks=1, batch_size=4, access=access), steps=25, seed=0)
+    plan = RankPlan(plan=EpochPlan(samples=40, ranks=1, batch_size=4, refill=refill), steps=25, seed=0)
     log, clock = StepLog(0, 0), MonotonicClock()
     train(plan, loader, Accelerator(repeat(0.0), clock).compute, log, clock)
     assert len(read) == calls

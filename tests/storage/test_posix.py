@@ -13,13 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from command import until
 from contracts.storage_contract import SIZES, StorageContract, content, folder, read_whole
 
-from emulator.config.workload import AccessSpec
 from emulator.errors import DatasetError, StorageError
 from emulator.storage.base import HEAD, Blob, Wanted, WrappedBlob
 from emulator.storage.counts import ReadStats, TimedBlob, TimedStorage
@@ -257,10 +256,8 @@ def wanted(name: str, block: int = 4096) -> Wanted:
     return Wanted(name, size, requests, whole=False)
 
 
-def scanning(
-    storage: PosixStorage, files: int = 1, give_way: Callable[[], None] = lambda: None, **access: Any
-) -> Scanner:
-    return storage.scanner(aligned_buffer(4 * HEAD), files, give_way, AccessSpec(**access))
+def scanning(storage: PosixStorage, files: int = 1, give_way: Callable[[], None] = lambda: None) -> Scanner:
+    return storage.scanner(aligned_buffer(4 * HEAD), files, give_way)
 
 
 def test_pages_in_the_page_cache_are_counted(folder: Path) -> None:
@@ -270,37 +267,13 @@ def test_pages_in_the_page_cache_are_counted(folder: Path) -> None:
         assert resident_pages(file.fileno(), 0, 4 * 4096) == (4, 1)
 
 
-@pytest.mark.parametrize("cache", ["cold", "warm"])
-def test_a_mapped_file_is_read_like_any_other(folder: Path, cache: Literal["cold", "warm"]) -> None:
-    if cache == "cold":
-        needs_eviction(folder)
-    storage = PosixStorage(folder, direct=False, cache=cache)
-    one, before = wanted("large"), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    into = memoryview(bytearray(one.bytes))
-    with scanning(storage, mapped=True) as scanner:
-        assert scanner.scan([one], nothing, nothing, into) == one.bytes == storage.stats.drain().bytes
-        assert bytes(into) == content("large")[4096:]
-        assert scanner.scan([one, wanted("odd"), one], nothing, nothing) > one.bytes
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-    assert bool(resident(folder / "large")) == (cache == "warm"), "a map that is left would keep its pages"
-
-
-def test_a_mapped_file_that_is_truncated_is_an_error_and_no_signal(folder: Path) -> None:
-    storage, one = PosixStorage(folder, direct=False, cache="warm"), wanted("odd", 3000)
-    with scanning(storage, mapped=True) as scanner:
-        assert scanner.scan([one], nothing, nothing) == one.bytes
-        os.truncate(folder / "odd", 2000)
-        with pytest.raises(DatasetError, match="of 10001: it was truncated while it was read"):
-            scanner.scan([one], nothing, nothing)
-
-
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_scan_is_its_requests_one_by_one(folder: Path, direct: bool) -> None:
     if direct:
         needs_direct(folder)
     storage = PosixStorage(folder, direct=direct, cache="cold" if direct else "warm")
     one, buffer = wanted("odd", 3000), aligned_buffer(4 * HEAD)
-    with storage.scanner(buffer, 1, lambda: None, AccessSpec()) as scanner:
+    with storage.scanner(buffer, 1, lambda: None) as scanner:
         assert scanner.scan([one, one], nothing, nothing) == 2 * (10_001 - 3000) == 2 * one.bytes
         counts = storage.stats.snapshot()
         assert counts.reads == 2 * 3 and counts.bytes >= 2 * one.bytes
@@ -342,92 +315,6 @@ def test_a_cold_file_stays_in_memory_while_a_scanner_has_it_open(folder: Path) -
         counts = storage.stats.snapshot()
         assert counts.pages_sampled and not counts.pages_resident
     assert not resident(folder / "odd")
-
-
-def test_a_file_is_opened_again_for_each_read_and_stays_in_memory(folder: Path) -> None:
-    needs_eviction(folder)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    storage, one = PosixStorage(folder, direct=False, cache="cold"), wanted("odd")
-    with scanning(storage, opens=1) as scanner:
-        assert scanner.scan([one, one], nothing, nothing) == 2 * one.bytes
-        assert resident(folder / "odd") and len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
-        (folder / "odd").unlink()
-        with pytest.raises(DatasetError, match="is not there"):
-            scanner.scan([one], nothing, nothing)
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
-def test_a_file_is_opened_before_for_its_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, opened, done = len(os.listdir("/proc/self/fd")), [], os.open  # noqa: PTH208
-
-    def counted(path: str, flags: int) -> int:
-        opened.append(path)
-        return done(path, flags)
-
-    monkeypatch.setattr(os, "open", counted)
-    storage = PosixStorage(folder, direct=False, cache="cold")
-    one = Wanted("odd", 10_001, [(0, 4096), (4096, 4096), (8192, 1809)], whole=True)
-    with storage.scanner(
-        aligned_buffer(HEAD), 1, lambda: None, AccessSpec(opens=3, head_bytes=8192)
-    ) as scanner:
-        into = memoryview(bytearray(10_001))
-        assert scanner.scan([one], nothing, nothing, into) == 10_001 and bytes(into) == content("odd")
-    assert len(opened) == 3 and len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-    assert storage.stats.snapshot().reads == 2 + 2 + 3
-    with scanning(storage, opens=3, head_bytes=8192) as scanner:
-        assert scanner.scan([one], nothing, nothing) == 10_001 and len(opened) == 6
-
-
-@pytest.mark.parametrize("direct", [False, True])
-def test_the_kernel_is_told_what_will_be_read(
-    folder: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if direct:
-        needs_direct(folder)
-    told: list[tuple[int, int]] = []
-
-    def advise(_: int, offset: int, length: int, advice: int) -> None:
-        told.extend([(offset, length)] if advice == os.POSIX_FADV_WILLNEED else [])
-
-    monkeypatch.setattr(os, "posix_fadvise", advise)
-    one = wanted("odd", 3000)
-    with scanning(PosixStorage(folder, direct=direct, cache="cold"), advised=True) as scanner:
-        assert scanner.scan([one], nothing, nothing) == one.bytes
-    assert told == ([] if direct else one.requests), "past the page cache there is nothing to tell"
-
-
-def test_the_head_of_a_mapped_file_is_read_before(folder: Path) -> None:
-    """As np.load does: the kernel reads fewer pages there than around a page fault."""
-    needs_eviction(folder)
-    pages = 256
-    (folder / "large").write_bytes(bytes(pages * 4096))
-    found = []
-    with (folder / "large").open("rb") as file:
-        os.fsync(file.fileno())
-        for head in (0, 4096):
-            evict(file.fileno())
-            read = Wanted("large", pages * 4096, [(200 * 4096, 4096)], False)
-            storage = PosixStorage(folder, direct=False, cache="cold")
-            with scanning(storage, mapped=True, map_random=True, head_bytes=head) as scanner:
-                assert scanner.scan([read], nothing, nothing) == 4096
-                found.append([resident_pages(file.fileno(), at * 4096, 4096)[1] for at in (0, 200)])
-    assert found == [[0, 1], [1, 1]]
-
-
-@pytest.mark.parametrize("random", [False, True])
-def test_a_page_fault_brings_in_nothing_else_if_maps_are_read_at_random(folder: Path, random: bool) -> None:
-    needs_eviction(folder)
-    pages = 64
-    (folder / "large").write_bytes(bytes(pages * 4096))
-    with (folder / "large").open("rb") as file:
-        os.fsync(file.fileno())
-        evict(file.fileno())
-        storage = PosixStorage(folder, direct=False, cache="cold")
-        read = Wanted("large", pages * 4096, [(32 * 4096, 100)], False)
-        with scanning(storage, mapped=True, map_random=random) as scanner:
-            assert scanner.scan([read], nothing, nothing) == 100
-            _, found = resident_pages(file.fileno(), 0, pages * 4096)
-    assert (found == 1) == random, found
 
 
 def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from emulator.config.recipe import Recipe
-from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.errors import DatasetError
 from emulator.order import Read
@@ -214,10 +213,6 @@ class Format:
 
     def of(self, recipe: Recipe) -> Format:
         """Return the format as `recipe` wants it, where files depend on more than the shape of a sample."""
-        return self
-
-    def read_as(self, access: AccessSpec) -> Format:
-        """Return the format as a job with this access pattern reads it."""
         return self
 
     def parts(self, name: str) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from emulator.plugins.mlperf.export import CHECK, export_results
 from emulator.plugins.mlperf.from_yaml import import_yaml
 from emulator.plugins.mlperf.results import Imports, import_folder, write_imports
 from emulator.plugins.mlperf.workload import Converted
-from emulator.registry import TRACES
 from emulator.units import show_bytes, show_rate, show_seconds
 
 _CHECKED = ("version", "accelerators", "open", "closed")
@@ -23,7 +22,7 @@ _CHECKED = ("version", "accelerators", "open", "closed")
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="YAML file of DLIO, folder of MLPerf results, or trace.")
+        Path, typer.Argument(metavar="PATH", help="YAML file of DLIO, or folder of MLPerf results.")
     ],
     out: Annotated[Path, typer.Option(help="The workload (.toml) or the folder of results to write.")],
     override: Annotated[
@@ -36,8 +35,7 @@ def import_(
         Path | None, typer.Option(metavar="FILE", help="Also write a recipe for the YAML's dataset.")
     ] = None,
     workload: Annotated[
-        str,
-        typer.Option("--workload", "-w", help="Workload of a trace, or of a result without a configuration."),
+        str, typer.Option("--workload", "-w", help="Workload of a result without a configuration.")
     ] = "",
     strict: Annotated[
         bool, typer.Option("--strict", help="Import nothing if a file in the folder cannot be read.")
@@ -47,17 +45,11 @@ def import_(
 ) -> None:
     """Import a DLIO YAML as a workload (of datagen: as a recipe), or MLPerf Storage's folders as results.
 
-    A trace becomes a recording: PyTorch's profiler (.json, .json.gz), or Darshan with DXT (.darshan).
-
     \b
     Examples:
       feedrate import unet3d_h100.yaml --out mine.toml
       feedrate import mlperf-results --out imported
     """
-    trace = next((end for end in TRACES if path.name.endswith(f".{end}")), "")
-    if trace and not path.is_dir():
-        TRACES.load(trace)(path, out, workload, force)
-        return
     if not path.is_dir():
         _show_workload(import_yaml(path, out, override or (), recipe, force=force), out, recipe)
         return

@@ -160,6 +160,7 @@ def convert(config: Config, name: str) -> Converted:
             "bytes_mean": _sample_bytes(config, columns),
             "bytes_sd": _record_bytes(config, "_stdev", 0),
             "samples_per_file": _samples_per_file(config, form),
+            "bytes_read": _bytes_read(columns),
         },
         "access": _access(config, tf_data, columns),
         "loader": _loading(config, tf_data),
@@ -230,6 +231,12 @@ def _is_direct_fs(config: Config) -> bool:
     return config.text("storage.storage_type") == "direct_fs"
 
 
+def _bytes_read(columns: Sequence[ParquetColumn]) -> int:
+    """Return the bytes of a row in the columns that are read; 0 if all are."""
+    read = [column for column in columns if column.read]
+    return sum(column.bytes for column in read) if len(read) < len(columns) else 0
+
+
 def _access(config: Config, tf_data: bool, columns: Sequence[ParquetColumn]) -> dict[str, Any]:
     """Return the table `access` of the workload. Raises SpecError when no column is read."""
     if tf_data:  # files from their start, several at a time, through a shuffle buffer
@@ -237,20 +244,15 @@ def _access(config: Config, tf_data: bool, columns: Sequence[ParquetColumn]) -> 
         buffer = config.whole("reader.shuffle_size", 1024) if shuffled else 0
         return {"pattern": "sequential", "streams": _workers(config), "shuffle_buffer": buffer}
     if config.text("dataset.format") != "parquet":
-        return {"pattern": "random", "refill": "persistent"}
+        return {"pattern": "random"}
     # Row groups of a few files in turn.
-    access: dict[str, Any] = {"pattern": "sequential", "streams": _workers(config), "refill": "persistent"}
+    access: dict[str, Any] = {"pattern": "sequential", "streams": _workers(config)}
     read = [column for column in columns if column.read]
     if columns and not read:
         raise SpecError(f"{config.name}: dataset.parquet.columns has no column that is read")
     if len(read) < len(columns):
-        bytes_read = sum(column.bytes for column in read)
-        chunk = config.whole("dataset.parquet.row_group_size") * bytes_read // len(read)
-        access |= {
-            "columns": [column.name for column in read],
-            "bytes_read": bytes_read,
-            "chunk_bytes": chunk,
-        }
+        chunk = config.whole("dataset.parquet.row_group_size") * _bytes_read(columns) // len(read)
+        access |= {"columns": [column.name for column in read], "chunk_bytes": chunk}
     return access
 
 
@@ -273,6 +275,7 @@ def _loading(config: Config, tf_data: bool) -> dict[str, Any]:
         "prefetch": max(1, prefetch),
         "block_bytes": max(BLOCK_BYTES, block),
         "crop": [],
+        "refill": "epoch" if tf_data else "persistent",
     }
 
 
@@ -320,7 +323,7 @@ def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
     sources["accelerator.step_batch_size"] = "reader.batch_size: DLIO computes as long at any of them"
     sources["training.sync"] = "DLIO: a barrier after every step"
     if not tf_data:
-        sources["access.refill"] = "DLIO: a DataLoader with persistent workers, begun anew in every epoch"
+        sources["loader.refill"] = "DLIO: a DataLoader with persistent workers, begun anew in every epoch"
     if tf_data or form == "parquet":
         sources["access.streams"] = f"{file}: reader.read_threads"
     if _is_direct_fs(config):

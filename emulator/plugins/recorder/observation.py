@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from emulator.config.reader import at_least
 from emulator.errors import SpecError
-from emulator.plugins.recorder.reads import Reads
 from emulator.plugins.recorder.steps import StepTime
 
 SCHEMA = 1
@@ -51,6 +50,34 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """The reads of data files by the processes of a DataLoader, or by all others."""
+
+    files: int = 0
+    """Number of distinct files."""
+    files_bytes: int = 0
+    """Total size of these files, in bytes."""
+    requests: int = 0
+    """Number of read(2), pread(2), readv(2) and the like that returned data."""
+    bytes: int = 0
+    """Bytes that they returned. Without strace: the sizes of the files that were opened."""
+    seconds: float = 0.0
+    """Seconds in these calls, summed over threads."""
+    maps: int = 0
+    """Number of times that a file was mapped into memory. Reads of a map make no system call."""
+    direct: int = 0
+    """Bytes, included in `bytes`, that were read with O_DIRECT."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "files", "files_bytes", "requests", "bytes", "seconds", "maps", "direct")
+
+    def plus(self, other: Reads) -> Reads:
+        """Return the sum over two ranks. A file that both read counts twice."""
+        names = [one.name for one in fields(self)]
+        return Reads(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
     """One DataLoader of one rank."""
 
@@ -64,62 +91,28 @@ class Loader:
     """Name of the accelerator that the process used; empty if none was seen."""
     epochs: int
     steps: int
-    samples: int
-    """Samples in the delivered batches, where a batch of the dataset itself counts as one; 0 if unknown."""
     batch_samples: float = 0.0
     """Mean samples of a batch for the job; 0 if unknown."""
-    read_steps: int | None = None
-    """Number of steps during which `reads` were seen; None: all."""
-    ahead: float = 1.0
-    """Batches requested per batch delivered, while reads were seen."""
+    read_steps: int
+    """Number of steps during which `reads` were seen."""
     others: float = 0.0
     """Median number of batches of other DataLoaders that the job takes between two of this one."""
     step_cpu_seconds: float = 0.0
     """Median CPU seconds of the training process per step, untraced if enough steps were; 0: not known."""
     batch_cpu_seconds: float = 0.0
-    """Mean CPU seconds of the workers per batch, or without workers of the process while it makes one;
-    untraced if batches came after tracing."""
+    """Mean CPU seconds of the workers and their children per batch, or without workers of the process while
+    it makes one; untraced if batches came after tracing."""
     batch_call_bytes: float | None = None
     """Mean bytes that read(2) and the like returned per batch, untraced; None: not known."""
     batch_storage_bytes: float | None = None
     """Mean bytes from storage per batch, untraced if batches came after tracing; None: not known."""
-    uneven: float = 0.0
-    """Relative uncertainty of `batch_call_bytes` where an iterable dataset reads in large pieces; else 0."""
+    first_storage_bytes: float | None = None
+    """The same of the batches whose reads were traced."""
     reads: Reads
 
     def __post_init__(self) -> None:
-        at_least(1, self, "ahead")
-        at_least(0, self, "rank", "epochs", "steps", "samples", "batch_samples", "others", "uneven")
+        at_least(0, self, "rank", "epochs", "steps", "batch_samples", "others", "read_steps")
         at_least(0, self, "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes")
-
-    @property
-    def seen_steps(self) -> int:
-        """Number of steps during which `reads` were seen."""
-        return self.steps if self.read_steps is None else self.read_steps
-
-    @property
-    def share_read(self) -> float:
-        """Share of the steps during which `reads` were seen."""
-        return 1.0 if self.read_steps is None else self.read_steps / max(1, self.steps)
-
-    @property
-    def asked_batches(self) -> float:
-        """Batches that `reads` served, including those requested but not delivered."""
-        return self.seen_steps * self.ahead
-
-    @property
-    def asked_samples(self) -> float:
-        """Approximate samples in these batches."""
-        known = self.samples * self.share_read * self.ahead
-        return known or self.asked_batches * max(1, self.settings.batch_size)
-
-    def moves(self, samples: float) -> float:
-        """Return the approximate number of moves of a process between two of `samples` in the same file.
-
-        Only reads whose offsets were kept count.
-        """
-        kept = self.reads.followed_bytes / self.reads.bytes if self.reads.bytes else 0.0
-        return max(0.0, kept * samples - self.reads.followed_files)
 
     @property
     def cpu_seconds(self) -> float:
@@ -130,24 +123,27 @@ class Loader:
     @property
     def weight(self) -> float:
         """Estimated bytes read in all steps."""
-        return max(self.reads.bytes, self.reads.storage_bytes or 0) / (self.share_read or 1.0)
+        each = max(self.reads.bytes / max(1, self.read_steps), self.first_storage_bytes or 0.0)
+        return each * self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One recorder's observation of a job, or of one of its ranks."""
+    """What was seen of a job."""
 
     feedrate: Literal["recording"] = "recording"
     schema: int = SCHEMA
     created: str
     """Time of the recording, ISO 8601, UTC."""
-    how: Literal["strace", "python", "chrome-trace", "darshan"]
-    """Source of the reads: traced system calls, opened files and byte counters, or another tool's trace."""
+    how: Literal["strace", "python"]
+    """Source of the reads: traced system calls, or opened files."""
     why: str = ""
     """Why strace was not used; may be empty."""
     status: int = 0
     """Exit status of the job; -N for signal N."""
     machine: Mapping[str, Any] = field(default_factory=dict)
+    mount: str = ""
+    """Where the data lies: mount point and type of the file system."""
     processes: int = 0
     """Number of Python processes in which the probe reported."""
     complete: bool = True
@@ -166,8 +162,8 @@ class Observation:
     request_bytes: float | None = None
     """Mean bytes of a request that the data's device, or NFS mount, got from the job; None if others read
     from it, or if it counts none."""
-    of_map: int | None = None
-    """Bytes of a sample in mapped files, found by replays; None: they were not looked for."""
+    in_flight: float | None = None
+    """Mean requests of the job under way at that device, while there were any; None as `request_bytes`."""
     names: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each data file by name, with --keep-names; otherwise empty."""
 

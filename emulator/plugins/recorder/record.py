@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from emulator.errors import SpecError
+from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.recorder import strace
 from emulator.plugins.recorder.check import check
-from emulator.plugins.recorder.job import Written, prepare, write
+from emulator.plugins.recorder.job import Written, prepare, put, write
 from emulator.plugins.recorder.session import Ran, run_job
 from emulator.plugins.recorder.watch import Watch
 
@@ -27,6 +28,7 @@ def record_job(
     warmup: int = 5,
     keep_names: bool = False,
     traced_steps: int = 100,
+    data: Path | None = None,
     checked: bool = True,
     force: bool = False,
     on_end: Callable[[Ran], None] = lambda _: None,
@@ -34,21 +36,44 @@ def record_job(
 ) -> Written:
     """Run `command`, record it into the folder `out`, and with `checked` compare a replay with it.
 
-    A job that a signal ended is not replayed. `on_end` is called when the job has ended, `on_written` when
-    the recording is in `out`, before the replay. Call it in the main thread. Raises SpecError, StorageError,
-    LaunchError.
+    `data` is the folder with the job's dataset, whose files the recipe then has. A job that a signal ended is
+    not replayed. `on_written` is called when the recording is in `out`, before the replay: where `steps` are
+    given, while the job runs on; `on_end` when the job has ended. Call it in the main thread. Raises
+    SpecError, DatasetError, StorageError, LaunchError.
     """
     if tracer not in TRACERS:
         raise SpecError(f"--tracer {tracer!r} is not known", "use auto, strace or python")
     why = strace.usable() if tracer != "python" else "--tracer python"
     if tracer == "strace" and why:
         raise SpecError(f"--tracer strace: {why}", "apt install strace, or leave the option out")
+    if data is not None and not data.is_dir():
+        raise SpecError(f"--data: there is no folder {data}")
     prepare(out, force)
     watch = Watch(traced=not why, keep_names=keep_names)
-    ran = run_job(command, watch, steps=steps, warmup=warmup, traced_steps=traced_steps)
+    early: list[Written] = []
+    failed: list[FeedrateError] = []
+
+    def keep(ran: Ran) -> Written:
+        written = write(out, watch, ran, why=why, warmup=warmup, data=data)
+        on_written(written)
+        return written
+
+    def keep_early() -> None:
+        try:
+            early.append(keep(Ran(status=0, stopped=True)))
+        except FeedrateError as error:  # the job runs on
+            failed.append(error)
+
+    ran = run_job(command, watch, steps=steps, warmup=warmup, traced_steps=traced_steps, on_full=keep_early)
     on_end(ran)
-    written = write(out, watch, ran, why=why, warmup=warmup)
-    on_written(written)
+    if failed:
+        raise failed[0]
+    if early:
+        written = early[0]
+        written = replace(written, observation=replace(written.observation, status=ran.status))
+        put(written)
+    else:
+        written = keep(ran)
     return check(written, watch) if checked and will_be_checked(written) else written
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from emulator import live
 from emulator.analysis.throughput import durations
+from emulator.calls import CALL
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, write_manifest
 from emulator.dataset.names import Listed
@@ -25,12 +26,13 @@ from emulator.errors import RankError, SpecError
 from emulator.files import write_whole
 from emulator.launch.child import feedrate
 from emulator.launch.scratch import scratch
-from emulator.plugins.recorder.job import WORKLOAD, toml
-from emulator.plugins.recorder.pattern import side_files
+from emulator.plugins.recorder.describe import Described
+from emulator.plugins.recorder.job import CALLS, WORKLOAD, toml
 from emulator.plugins.recorder.steps import Pace, settled
 from emulator.record.device import counters_of
 from emulator.record.out import read_failure, read_result
 from emulator.record.result import Point
+from emulator.record.rows import write_rows
 from emulator.record.steps import Steps, read_steps
 from emulator.storage.folder import FolderStore
 
@@ -46,6 +48,8 @@ class Replay:
     pace: Pace
     request_bytes: float | None
     """As of Observation."""
+    in_flight: float | None
+    """As of Observation."""
 
     @property
     def storage_bytes(self) -> float:
@@ -53,14 +57,16 @@ class Replay:
         return (self.point.read_amplification or 0.0) * float(self.rows["bytes"].mean())
 
 
-def replay(workload: Workload, ranks: int, paths: Sequence[bytes], steps: int, stored: bool) -> Replay:
+def replay(described: Described, ranks: int, paths: Sequence[bytes], steps: int, stored: bool) -> Replay:
     """Replay `steps` steps on the files `paths`, at least ten after the prefetched ones.
 
     `stored`: from storage, not from memory. Raises SpecError for too few steps, FeedrateError if it fails.
     """
+    workload = described.workload
     with scratch() as (folder, _), live.silent():
         data, out, spec = folder / "data", folder / "out", folder / WORKLOAD
         write_whole(spec, toml(workload))
+        write_rows(folder / CALLS, CALL, [described.recorded.rows])
         files = _link(paths, data, workload)
         ahead, batch = workload.batches_ahead, workload.loader.batch_size
         epoch = files * workload.sample.samples_per_file // (ranks * batch)
@@ -83,8 +89,15 @@ def replay(workload: Workload, ranks: int, paths: Sequence[bytes], steps: int, s
     if pace is None:
         raise SpecError("too few steps of the replay came after its prefetched ones", "record more steps")
     own = (point.read_amplification or 0.0) * float(rows["bytes"].sum())
-    requests = after.since(before).request_bytes(own) if before and after else None
-    return Replay(point=point, rows=rows, pace=pace, request_bytes=requests)
+    read = after.since(before) if before and after else None
+    requests = read.request_bytes(own) if read else None
+    return Replay(
+        point=point,
+        rows=rows,
+        pace=pace,
+        request_bytes=requests,
+        in_flight=read.in_flight if read and requests else None,
+    )
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
@@ -98,9 +111,6 @@ def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
                 files.append((status.st_size, path))
     if not files:
         raise SpecError("the files that the job read are gone", "")
-    if workload.sample.samples_per_file > 1:
-        files.sort()
-        del files[: side_files([size for size, _ in files])]
     for number, (_, path) in enumerate(files):
         (data / str(number)).symlink_to(os.fsdecode(path))
     sizes = np.array([size for size, _ in files])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import selectors
 import shutil
@@ -11,15 +12,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from emulator import notes
-from emulator.errors import LaunchError, SpecError, StorageError
+from emulator.errors import LaunchError, StorageError
 from emulator.launch.child import signals_to
 from emulator.launch.process import die_with_parent, kill_family
 from emulator.launch.scratch import scratch
@@ -42,6 +43,12 @@ _END_SECONDS = 5.0
 _CHUNK = 1 << 20
 """Bytes that a pipe holds, and most bytes of a read."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SILENT_SECONDS = 25.0
+"""Seconds without a Python process after which that is said."""
+_UNSEEN = (
+    "feedrate record: no Python process has been seen yet. If the job has started one: it must keep the "
+    "PYTHONPATH that feedrate gives it, and run without -I, -E and -S\n"
+)
 _SAME_SECONDS = 0.5
 """Seconds within which two equal signals are one, from the process group and from the supervisor."""
 
@@ -63,7 +70,7 @@ class Listener:
         """Start the thread. Calls are traced for `traced` steps; recording ends after `enough` steps."""
         self._watch = watch
         self._traced = traced
-        self._enough = enough
+        self.enough = enough
         self._events = _pipe(folder / probe.EVENTS)
         self._pipes = selectors.DefaultSelector()
         self._pipes.register(self._events, selectors.EVENT_READ)
@@ -90,7 +97,7 @@ class Listener:
         os.close(self._events)
 
     def _listen(self) -> None:
-        due = 0.0
+        due, silent = 0.0, time.monotonic() + _SILENT_SECONDS
         while True:
             # Read large pieces: with a wake-up for each line, this thread uses more CPU than strace.
             time.sleep(_GULP_SECONDS)
@@ -99,18 +106,20 @@ class Listener:
                 self._watch.events(_read(self._events))
             ended = [self._calls_of(descriptor) for descriptor in ready if descriptor in self._tracers]
             self._trace()
-            if not self._watch.traced_until:
-                self._watch.look_at_faults()
             now = time.monotonic()
             if now >= due:
                 due = now + _POLL_SECONDS
                 self._watch.poll()
             steps = self._watch.steps
             # Somebody may have killed a tracer, or not permitted it: reads after that are not seen.
-            over = steps >= self._traced or min(ended, default=0) < 0 or self._watch.tracer.errors
+            failed = min(ended, default=0) < 0 or bool(self._watch.tracer.errors)
+            over = failed or steps >= self._traced or self._watch.log.full
             if over and self._watch.traced and not self._watch.traced_until:
                 self._end_reads()
-            self.full = self._enough is not None and steps >= self._enough
+            if not self._watch.processes and now >= silent:
+                silent = math.inf
+                sys.stderr.write(_UNSEEN)
+            self.full = self.enough is not None and steps >= self.enough
             if self.full or (self._stop.is_set() and not ready):
                 return
 
@@ -196,11 +205,20 @@ def environment(folder: Path, traced: bool) -> dict[str, str]:
     return variables
 
 
-def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int, traced_steps: int) -> Ran:
+def run_job(
+    job: Sequence[str],
+    watch: Watch,
+    *,
+    steps: int | None,
+    warmup: int,
+    traced_steps: int,
+    on_full: Callable[[], None] = lambda: None,
+) -> Ran:
     """Run the command `job` to its end with a Listener.
 
     It records `steps` steps (None for all) after `warmup`, and traces reads in the first `traced_steps` of
-    them, but at most in half. Raises LaunchError if the job cannot be started, StorageError.
+    them, but at most in half. `on_full` is called when all are recorded, while the job runs on. Raises
+    LaunchError if the job cannot be started, StorageError.
     """
     traced = warmup + (traced_steps if steps is None else min(traced_steps, steps // 2))
     enough = None if steps is None else warmup + steps
@@ -209,7 +227,7 @@ def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int,
     with scratch() as (folder, _):
         listener = Listener(folder, watch, traced, enough)
         try:
-            status = _run(job, environment(folder, watch.traced))
+            status = _run(job, environment(folder, watch.traced), listener, on_full)
         finally:
             listener.stop()
     if listener.failure:
@@ -217,7 +235,7 @@ def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int,
     return Ran(status=status, stopped=listener.full)
 
 
-def _run(job: Sequence[str], env: dict[str, str]) -> int:
+def _run(job: Sequence[str], env: dict[str, str], listener: Listener, on_full: Callable[[], None]) -> int:
     child: list[int] = []
     with signals_to(_forwarding(child), [signal.Signals[name] for name in FOR_PROGRAMS]):
         try:
@@ -227,11 +245,14 @@ def _run(job: Sequence[str], env: dict[str, str]) -> int:
         except OSError as error:
             raise LaunchError(f"cannot run {job[0]}: {error.strerror}", "give the job after --") from None
         child.append(started.pid)
+        told = False
         while True:
-            try:
-                return started.wait()
-            except KeyboardInterrupt:  # raised before the handlers were set
-                continue
+            with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):  # raised before handlers were set
+                return started.wait(None if told or not listener.enough else _POLL_SECONDS)
+            if listener.full and not told:
+                told = True
+                listener.stop()
+                on_full()
 
 
 def _forwarding(child: list[int]) -> Callable[[int, FrameType | None], None]:
@@ -265,26 +286,6 @@ def _in_foreground() -> bool:
     with suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return False
-
-
-@contextmanager
-def inside(watch: Watch) -> Iterator[Listener]:
-    """Watch this process and its workers during the body. Raises SpecError."""
-    if probe.FOLDER in os.environ:
-        raise SpecError("this process is recorded already", "use one recording at a time")
-    with scratch() as (folder, _):
-        listener, before = Listener(folder, watch, 0, None), dict(os.environ)
-        os.environ.update(environment(folder, traced=False))
-        undo: Callable[[], None] = probe.install()
-        try:
-            yield listener
-        finally:
-            undo()
-            for name in (probe.FOLDER, probe.TRACER, "PYTHONPATH"):
-                os.environ.pop(name, None)
-                if name in before:
-                    os.environ[name] = before[name]
-            listener.stop()
 
 
 def end_as(status: int) -> int:

@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.analysis.drift import student_t
 from emulator.config.reader import at_least
 from emulator.run.accelerator import quantiles_of
 
@@ -74,12 +72,12 @@ class StepTime:
     traced: bool = False
     """True if traced steps are in the mean, which take longer, because too few came after tracing."""
     in_flight: int = 1
-    """Steps from one wait of the host for its accelerator to the next, while it runs ahead."""
+    """Steps that the host is ahead of its accelerator, and 1."""
     in_turn: bool = False
     """True if the job reads and computes in turn, so that a step is the time between two batches."""
     by_events: bool = False
-    """True if the times are those from a batch to the end of its step on the GPU, by CUDA events or in a
-    profiler's trace, because few steps did not wait for data, or because it is unknown how the host waits."""
+    """True if the times are those from a batch to the end of its step on the GPU, by CUDA events, because few
+    steps did not wait for data, or because it is unknown how the host waits."""
     taking: float | None = None
     """Mean seconds of the step for taking a batch that was ready; None: not known, for a bound, where steps
     overlap, and where the job marks them."""
@@ -247,13 +245,12 @@ def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
     """Return the job's pace over steps that are like those of a replay, of all ranks; None for too few.
 
     The first `ahead` batches of an epoch are left out, and steps with unusual waits for another DataLoader.
-    Only whole periods from one long step to the next count, because it belongs to all steps before it.
     """
     parts, complete, elsewhere = [np.zeros(0, SEEN)], [np.zeros(0, SEEN)], [np.zeros(0, SEEN)]
     for table in tables:
         used = untraced(table[warmup:])
         alone = _alone(used)
-        parts.append(_whole(used[alone & settled(used["epoch"], used["step"], ahead)]))
+        parts.append(used[alone & settled(used["epoch"], used["step"], ahead)])
         complete.append(_complete(used))
         elsewhere.append(_complete(used[~alone]))
     rows, every, pauses = map(np.concatenate, (parts, complete, elsewhere))
@@ -280,84 +277,9 @@ def _alone(table: Table) -> NDArray[np.bool_]:
     return whole & usual & (table["other_wait"] <= _SMALL * typical)
 
 
-_PERIODS = 3
-"""Fewest stretches between long steps for a slope with an error."""
-_SURE = 0.99
-"""Certainty with which the data refute a queue, or that there is none."""
 _UNLIKE = 0.05
 """Relative difference at which steps that do not wait for a batch are not representative: shorter than all
-steps without their waits, or longer than all with them. Also the least share of the time in long steps, for
-them to matter."""
-
-
-def _long(table: Table) -> NDArray[np.intp]:
-    """Return the indices of steps of more than twice the mean, in which a host that runs ahead waits."""
-    cycles = _cycles(_complete(table))
-    if len(cycles) < FEW:
-        return np.zeros(0, np.intp)
-    return np.flatnonzero(table["between"] > 2 * cycles.mean())
-
-
-def _whole(table: Table) -> Table:
-    """Return the steps of each epoch after its first long one until its last, if these are most of them."""
-    periods = [table[:0]]
-    for epoch in np.unique(table["epoch"]):
-        one = table[table["epoch"] == epoch]
-        long = _long(one)
-        if len(long):
-            periods.append(one[long[0] + 1 : long[-1] + 1])
-    found = np.concatenate(periods)
-    return found if 2 * len(found) > len(table) else table
-
-
-def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
-    """Return the mean seconds of a step, and the steps that an accelerator queues; None without long steps.
-
-    Two kinds of jobs have a long step now and then. A host may run ahead of its accelerator, submit steps
-    quickly or as fast as batches arrive, and then wait until they are finished: the longer it took before,
-    the shorter is that wait, and the sum is the accelerator's time. Or it computes, validates or saves: the
-    long step then does not depend on the time before. The slope of the long steps against the wait that a
-    queue would have made of them is 1 in the first case and 0 in the second, where None is returned, too. If
-    the data refute neither, 1 step is queued: with the mean as its time a replay is right for both kinds on
-    storage that keeps up or is much slower, and in between for a queue only.
-    """
-    periods = []
-    for table in (table[warmup:] for table in tables):
-        alone = _alone(table)
-        for before, last in pairwise(_long(table).tolist()):
-            if table["epoch"][before] != table["epoch"][last]:
-                continue
-            part = table[before + 1 : last + 1]
-            # The accelerator is idle until the first batch has arrived.
-            host = float(part["wait"][1:].sum() + part["between"][:-1].sum())
-            wait = float(part["between"][-1])
-            if not alone[before + 1 : last + 1].all() or wait < 2 * (host + wait) / len(part):
-                continue  # the queue may have run empty
-            periods.append((len(part), host, wait, part["traced"].any()))
-    # Ranks wait for each other, so that their periods show no more than those of one.
-    each = len(periods) // max(1, len(tables))
-    if each < _PERIODS:
-        return None
-    steps, hosts, waits, traced = np.array(periods).T
-    if np.median(steps) < 2 or waits.sum() < _UNLIKE * (hosts + waits).sum():
-        return None
-    # Traced steps take the host longer, and so tell more than others of a wait for an accelerator.
-    used = traced == traced.min()
-    seconds = float((hosts + waits)[used].sum() / steps[used].sum())
-    slope, error = _slope(seconds * steps - hosts, waits)
-    reach = student_t(_SURE, each - 2) * error * math.sqrt(len(tables))
-    if 1 - reach <= slope <= reach:
-        return seconds, 1
-    return (seconds, int(np.median(steps))) if slope > 0.5 else None
-
-
-def _slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the slope of `y` against `x` by least squares, and its standard error; infinite for one `x`."""
-    x, y = x - x.mean(), y - y.mean()
-    if not (spread := float(x @ x)):
-        return 0.5, math.inf
-    slope = float(x @ y) / spread
-    return slope, math.sqrt(float(np.square(y - slope * x).sum()) / (len(x) - 2) / spread)
+steps without their waits, or longer than all with them."""
 
 
 def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:
@@ -380,12 +302,6 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         traced=bool(whole["traced"].any()),
     )
     at_least = float(np.median(whole["between"] - whole["other_wait"]))
-    if not in_turn and (ahead := queued(tables, warmup)):
-        seconds, in_flight = ahead
-        found = timing(
-            seconds=seconds, in_flight=in_flight, bound=in_flight == 1, at_least=at_least, steps=len(cycles)
-        )
-        return _by_events(found, used) if found.bound else found
     most, like, taking = float(cycles.mean()), True, None
     if in_turn:
         taking = 0.0
@@ -396,7 +312,9 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         if len(times):
             taking = float(fed["wait"].mean())
             most, like = _compared(used, times)
-    if len(times) < few or not like:
+    # Long steps now and then: the host may run ahead of its accelerator, or validate or save.
+    long = float(times[times > 2 * np.median(times)].sum()) if len(times) else 0.0
+    if len(times) < few or not like or (long > _UNLIKE * times.sum() and not in_turn):
         found = timing(seconds=most, bound=True, at_least=at_least, steps=len(times))
         return _by_events(found, used)
     return timing(
@@ -473,7 +391,7 @@ def _was_there(table: Table, typical: float) -> NDArray[np.bool_]:
 
 def _compared(tables: Sequence[Table], times: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the mean seconds from batch to batch, and whether the fed steps' `times` are representative."""
-    alone = np.concatenate([_whole(table[_alone(table)]) for table in tables])
+    alone = np.concatenate([table[_alone(table)] for table in tables])
     most = float(_cycles(alone).mean())
     return most, bool((1 - _UNLIKE) * alone["between"].mean() < times.mean() < (1 + _UNLIKE) * most)
 

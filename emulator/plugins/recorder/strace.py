@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,11 +15,12 @@ from pathlib import Path
 
 from emulator.launch.process import die_with_parent
 from emulator.plugins.recorder.hook.feedrate_probe import MARK, let_trace, tracer_of, usage
-from emulator.plugins.recorder.reads import Reduction
+from emulator.plugins.recorder.log import BEGIN, END, CallLog
 
 CALLS = (
     *("?open", "openat", "?openat2", "read", "pread64", "readv", "preadv", "preadv2", "?lseek", "mmap"),
     *("?fadvise64", "getpriority", "clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
+    *("?sendfile", "?sendfile64", "?copy_file_range"),
 )
 """The system calls that strace traces."""
 
@@ -38,7 +38,7 @@ def command(processes: Sequence[int]) -> list[str]:
     Each call of a traced process stops it twice, so only processes that read samples are traced. A filter
     (--seccomp-bpf) cannot be used: it would stay after the tracer has ended and make the traced calls fail.
     """
-    options = ["-f", "-qqq", "-y", "-s", "0", "-T", "-e", "signal=none", "-o", "/dev/stdout"]
+    options = ["-f", "-qqq", "-y", "-ttt", "-s", "0", "-T", "-e", "signal=none", "-o", "/dev/stdout"]
     attached = [word for process in processes for word in ("-p", str(process))]
     return ["strace", *options, "-e", "trace=" + ",".join(CALLS), *attached]
 
@@ -83,7 +83,10 @@ _FLAGS = re.compile(rb"\bO_[A-Z]+\b(?=[|),])")
 _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
 _PLACE = re.compile(rb", \d+, (\d+)(?:, \w+)?\) += ")
 """Offset of pread64, preadv and preadv2, after the number of bytes or buffers."""
-_ADVISED = re.compile(rb", (\d+), POSIX_FADV_WILLNEED\) += 0")
+_ADVISED = re.compile(rb", (\d+), (\d+), POSIX_FADV_WILLNEED\) += 0")
+_SENT = re.compile(rb"\d+<.*?>, (\d+)<(/.*?)>, (\[\d+|NULL)")
+"""sendfile: its output, its input, and the offset, or NULL."""
+_COPIED = re.compile(rb"(\d+)<(/.*?)>, (\[\d+|NULL)")
 _ASTRAY = re.compile(rb"pid (\d+): (?:entering|exiting), ")
 """strace confuses the beginnings and ends of a thread's calls. This happens where it attaches to a thread
 that waits, on a busy machine. Other threads are traced correctly."""
@@ -112,30 +115,26 @@ def _children(process: int) -> list[int]:
 
 
 class Tracer:
-    """Parses the output of straces, in pieces of any size, and passes their calls to a Reduction.
+    """Parses the output of straces, in pieces of any size, into a CallLog."""
 
-    `group(process)` returns the key of the group of a process.
-    """
-
-    def __init__(self, reduction: Reduction, group: Callable[[int], object]) -> None:
-        self.reduction = reduction
+    def __init__(self, log: CallLog) -> None:
+        self.log = log
         self.parents: dict[int, int] = {}
         """Parents of processes."""
         self.asynchronous: set[int] = set()
         """Processes that set up io_uring or libaio, whose reads are not among the traced calls."""
-        self.maps: Counter[int] = Counter()
-        """Data files that processes mapped."""
         self.errors: list[str] = []
         """Errors of strace, but for threads that had ended before it could attach to them, or never read."""
         self._astray: set[int] = set()  # threads whose calls strace confuses
-        self._group = group
         self._process: dict[int, int] = {}  # thread -> process
-        self._reading: dict[int, int] = {}  # process -> number of the loader that is reading in it
-        self._pending: dict[int, bytes] = {}
+        self._pending: dict[int, tuple[float, bytes]] = {}  # thread -> start of its call, and the first part
         self._rest: dict[int, bytes] = {}  # source -> its unfinished line
+        self._when = (0.0, 0.0)  # start and end of the present call
         self._calls: dict[bytes, Callable[[int, bytes], None]] = {
             **dict.fromkeys((b"read", b"readv"), self._reads),
             **dict.fromkeys((b"pread64", b"preadv", b"preadv2"), self._pread),
+            **dict.fromkeys((b"sendfile", b"sendfile64"), partial(self._copied, _SENT)),
+            b"copy_file_range": partial(self._copied, _COPIED),
             b"lseek": self._lseek,
             **dict.fromkeys((b"open", b"openat", b"openat2"), self._opened),
             b"mmap": self._mmap,
@@ -175,9 +174,9 @@ class Tracer:
             if not path.startswith(b"/"):
                 return
             facts = _facts(f"/proc/{process}/fdinfo/{descriptor}")
-            key, direct = self._key(process), bool(int(facts["flags"], 8) & os.O_DIRECT)
-            self.reduction.opened(key, process, descriptor, path, direct)
-            self.reduction.sought(key, process, descriptor, path, int(facts["pos"]))
+            direct = bool(int(facts["flags"], 8) & os.O_DIRECT)
+            self.log.opened(process, process, descriptor, path, (0, 0), direct=direct, before=True)
+            self.log.sought(process, descriptor, path, int(facts["pos"]))
 
     def feed(self, data: bytes, source: int = 0) -> None:
         """Parse the next bytes of the output of the strace with the number `source`."""
@@ -188,22 +187,26 @@ class Tracer:
 
     def _line(self, line: bytes) -> None:
         number, _, rest = line.partition(b" ")
-        if not number.isdigit():
-            if number == b"strace:":
-                self._said(rest)
+        if number == b"strace:":
+            self._said(rest)
+        stamp, _, rest = rest.lstrip().partition(b" ")
+        if not number.isdigit() or not stamp.replace(b".", b"", 1).isdigit():
             return
-        thread, rest = int(number), rest.lstrip()
+        thread, begin, rest = int(number), float(stamp), rest.lstrip()
         if thread in self._astray:
             return
         if rest.endswith(b"<unfinished ...>"):
             if len(self._pending) < _MOST_PROCESSES:
-                self._pending[thread] = rest[: -len(b" <unfinished ...>")]
+                self._pending[thread] = begin, rest[: -len(b" <unfinished ...>")]
             return
         if rest.startswith(b"<... "):
-            rest = self._pending.pop(thread, b"") + rest.partition(b"resumed>")[2]
+            begin, first = self._pending.pop(thread, (begin, b""))
+            rest = first + rest.partition(b"resumed>")[2]
         name, _, arguments = rest.partition(b"(")
         call = self._calls.get(name)
         if call is not None:
+            seconds = _SECONDS.search(arguments)
+            self._when = begin, begin + (float(seconds[1]) if seconds else 0.0)
             call(thread, arguments)
 
     def _said(self, message: bytes) -> None:
@@ -231,9 +234,6 @@ class Tracer:
                 self._process[thread] = found
         return found
 
-    def _key(self, process: int) -> object:
-        return self._group(process) if process not in self._reading else (process, self._reading[process])
-
     def _pread(self, thread: int, text: bytes) -> None:
         found = _PLACE.search(text)
         if found:
@@ -241,50 +241,45 @@ class Tracer:
 
     def _reads(self, thread: int, text: bytes, at: int | None = None) -> None:
         where, result = _AT.match(text), _RESULT.search(text)
-        if where is None or result is None:
-            return
-        process, seconds = self.process(thread), _SECONDS.search(text)
-        took = float(seconds[1]) if seconds else 0.0
-        self.reduction.read(
-            self._key(process), process, int(where[1]), plain(where[2]), at, int(result[1]), took, thread
-        )
+        if where is not None and result is not None:
+            process = self.process(thread)
+            self.log.read(process, thread, int(where[1]), plain(where[2]), at, int(result[1]), self._when)
+
+    def _copied(self, parts: re.Pattern[bytes], thread: int, text: bytes) -> None:
+        found, result = parts.match(text), _RESULT.search(text)
+        if found is not None and result is not None:
+            at = None if found[3] == b"NULL" else int(found[3][1:])
+            process = self.process(thread)
+            self.log.read(process, thread, int(found[1]), plain(found[2]), at, int(result[1]), self._when)
 
     def _lseek(self, thread: int, text: bytes) -> None:
         where, result = _AT.match(text), _RESULT.search(text)
         if where is not None and result is not None and int(result[1]) >= 0:
-            process = self.process(thread)
-            self.reduction.sought(self._key(process), process, int(where[1]), plain(where[2]), int(result[1]))
+            self.log.sought(self.process(thread), int(where[1]), plain(where[2]), int(result[1]))
 
     def _opened(self, thread: int, text: bytes) -> None:
         found, flags = _OPENED.search(text), _FLAGS.findall(text)
         if found and b"O_WRONLY" not in flags and b"O_DIRECTORY" not in flags:
-            process = self.process(thread)
-            direct = b"O_DIRECT" in flags
-            self.reduction.opened(self._key(process), process, int(found[1]), plain(found[2]), direct)
+            process, direct = self.process(thread), b"O_DIRECT" in flags
+            self.log.opened(process, thread, int(found[1]), plain(found[2]), self._when, direct=direct)
 
     def _mmap(self, thread: int, text: bytes) -> None:
         found = _MAPPED.match(text)
         if found and b"PROT_READ" in found[2] and b"PROT_EXEC" not in found[2]:
-            process = self.process(thread)
-            data = self.reduction.mapped(self._key(process), plain(found[5]), int(found[1]))
-            if data and len(self.maps) < _MOST_PROCESSES:
-                self.maps[process] += 1
+            self.log.mapped(self.process(thread), thread, plain(found[5]), int(found[1]), self._when)
 
     def _advised(self, thread: int, text: bytes) -> None:
         where, found = _AT.match(text), _ADVISED.search(text)
         if where is not None and found is not None:
-            self.reduction.advised(self._key(self.process(thread)), plain(where[2]), int(found[1]))
+            process, (offset, size) = self.process(thread), map(int, found.groups())
+            self.log.advised(process, thread, plain(where[2]), offset, size, self._when)
 
     def _mark(self, thread: int, text: bytes) -> None:
         found = re.search(rb"PRIO_USER, (-?\d+)\)", text)
         number = int(found[1]) % 2**32 - MARK if found else -1
-        if not 0 <= number < 2**17:
-            return
-        process = self.process(thread)
-        if number % 2:
-            self._reading.pop(process, None)
-        else:
-            self._reading[process] = number // 2
+        if 0 <= number < 2**17:
+            op = END if number % 2 else BEGIN
+            self.log.border(self.process(thread), thread, op, number // 2, self._when[0])
 
     def _clone(self, thread: int, text: bytes) -> None:
         result = _RESULT.search(text)
@@ -294,14 +289,13 @@ class Tracer:
         self._astray.discard(child)
         if b"CLONE_THREAD" in text:
             if self._process.get(child, child) != process:
-                self.reduction.move(self._key(child), self._key(process))
+                self.log.move(child, process)
             if len(self._process) < _MOST_PROCESSES:
                 self._process[child] = process
         else:
             self._process[child] = child  # the kernel reuses process IDs
             if len(self.parents) < _MOST_PROCESSES:
                 self.parents[child] = process
-            self._reading.pop(child, None)
 
     def _setup(self, thread: int, text: bytes) -> None:
         if len(self.asynchronous) < _MOST_PROCESSES:

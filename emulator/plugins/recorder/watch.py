@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.calls import MAP, READ
 from emulator.config.reader import build
 from emulator.errors import FeedrateError
-from emulator.plugins.recorder.faults import MOST_EVENTS, Faults
+from emulator.plugins.recorder.batches import Made, made_by
 from emulator.plugins.recorder.hook.feedrate_probe import usage
-from emulator.plugins.recorder.observation import Loader, Settings
-from emulator.plugins.recorder.reads import Reads, Reduction
+from emulator.plugins.recorder.log import BEGIN, END, CallLog, Event
+from emulator.plugins.recorder.observation import Loader, Reads, Settings
 from emulator.plugins.recorder.steps import FEW, Table, Track, batches_taken, joined, step_cpu
 from emulator.plugins.recorder.strace import Tracer
 from emulator.record.device import Counters, DeviceReads, counters_of
@@ -28,11 +28,6 @@ from emulator.record.device import Counters, DeviceReads, counters_of
 MOST_LOADERS = 1000
 _MOST_POLLED = 256
 """Most processes whose counters are polled."""
-_MOST_POLLS = 20_000
-"""Most polls of which `progress` is kept, over an hour."""
-
-_MANY_MAPS = 16
-"""Fewest maps of a process that maps a file for each sample."""
 
 Key = tuple[int, int]
 """Key of a DataLoader: the process that made it, and its number there."""
@@ -45,7 +40,8 @@ class _Seen:
     settings: Settings = field(default_factory=Settings)
     track: Track = field(default_factory=lambda: Track(0))
     torch: str = ""
-    workers: set[int] = field(default_factory=set)
+    workers: list[list[int]] = field(default_factory=list)
+    """The workers of each epoch, in their order."""
     base: dict[str, int] = field(default_factory=dict)
     """Counters of the process of a loader without workers, at the first sight of the loader."""
     untraced: int = 0
@@ -54,23 +50,20 @@ class _Seen:
     """CPU nanoseconds of the process itself for these batches."""
     thread: int = 0
     """ID of the thread that marks steps, in a job that does."""
-    readers: tuple[int, ...] = ()
-    """Living processes of a job that marks its steps, once it is no longer traced."""
-    since: tuple[int, int] = (0, 0)
-    """(steps, bytes that calls of `readers` returned) when the number of `readers` changed."""
-    called: tuple[int, int] = (0, 0)
-    """Steps with the same `readers`, and bytes of their calls meanwhile; of the longest such time."""
-    progress: list[tuple[int, int]] = field(default_factory=list)
-    """Batches requested of an iterable dataset, and bytes that calls returned, at each poll after tracing."""
+
+    @property
+    def all_workers(self) -> set[int]:
+        return {worker for workers in self.workers for worker in workers}
 
 
 class Watch:
     """The state of one recording. Not thread-safe."""
 
     def __init__(self, *, traced: bool, keep_names: bool = False) -> None:
-        self.reduction = Reduction(keep_names)
-        self.tracer = Tracer(self.reduction, self._group)
+        self.log = CallLog()
+        self.tracer = Tracer(self.log)
         self.traced = traced
+        self.keep_names = keep_names
         self.traced_until = 0
         """End of the tracing of calls, in nanoseconds of the monotonic clock; 0: it has not ended."""
         self.loaders: dict[Key, _Seen] = {}
@@ -82,9 +75,11 @@ class Watch:
         self.accelerators: dict[int, str] = {}
         self.request_bytes: float | None = None
         """Observation.request_bytes, after `end_reads`."""
+        self.in_flight: float | None = None
+        self.maps_random = False
+        """True if the kernel was told that most of what workers map is read at random (MADV_RANDOM)."""
         self._device: tuple[Counters, DeviceReads, int] | None = None
         """Counters of the data's device, their values at first, and the job's bytes from storage then."""
-        self._faults: dict[int, Faults | None] = {}  # process that maps files -> its page faults
         self._owner: dict[int, Key] = {}  # worker process -> its loader
         self._used: dict[int, dict[str, int]] = {}  # process -> its last counters
         self._seen: dict[int, dict[str, int]] = {}  # `_used` when reads were seen for the last time
@@ -98,6 +93,7 @@ class Watch:
             "s": self._delivered,
             "x": self._epoch_ended,
             "o": self._file_opened,
+            "b": self._border,
             "d": self._accelerator,
             "t": self._computed,
             "a": lambda event: self.asking.append(_number(event, "p")),
@@ -105,12 +101,12 @@ class Watch:
         }
         self._rest = b""
 
-    def _group(self, process: int) -> object:
-        """Return the loader of `process` or of its nearest ancestor with one, otherwise `process`."""
+    def _root(self, process: int) -> int:
+        """Return the worker, or the process with a loader, that `process` is or descends from."""
         at, seen = process, 0
         while at not in self._owner and at in self.tracer.parents and seen < 64:
             at, seen = self.tracer.parents[at], seen + 1
-        return self._owner.get(at, process)
+        return at if at in self._owner else process
 
     # ---- Events of the job's processes.
 
@@ -146,7 +142,7 @@ class Watch:
         self.tracer.parents.setdefault(process, _number(event, "pp"))
         if event["k"] == "w":
             self._begun[process] = _counters_in(event)
-            self._add_maps(process, self._group(process))
+            self._add_maps(process)
         self._watch_counters(process)
 
     def _worker_ended(self, event: Mapping[str, Any]) -> None:
@@ -155,9 +151,13 @@ class Watch:
         self._alive.discard(process)
 
     def _file_opened(self, event: Mapping[str, Any]) -> None:
-        group = self._group(_number(event, "p"))
-        if not self.traced or group not in self.loaders:  # reads of a loader's processes are traced calls
-            self.reduction.named(group, str(event["f"]).encode(errors="surrogateescape"))
+        if not self.traced:
+            path = str(event["f"]).encode(errors="surrogateescape")
+            self.log.named(_number(event, "p"), path, _number(event, "t") / 1e9)
+
+    def _border(self, event: Mapping[str, Any]) -> None:
+        process, at = _number(event, "p"), _number(event, "t") / 1e9
+        self.log.border(process, process, END if event["d"] else BEGIN, _number(event, "l"), at)
 
     def _accelerator(self, event: Mapping[str, Any]) -> None:
         self.accelerators[_number(event, "p")] = str(event["name"])[:100]
@@ -187,49 +187,23 @@ class Watch:
             seen.settings = build(Settings, event["f"])
             seen.track.rank = _number(event, "rank")
             seen.torch = str(event["torch"])[:40]
-            if not seen.settings.workers and not seen.base:
-                seen.base = usage(f"/proc/{key[0]}")
-                self._add_maps(key[0], key)
-            if seen.settings.marked:  # its child processes also read for its steps
-                seen.thread = _number(event, "t")
-                self._owner.setdefault(key[0], key)
+            seen.workers.append([])
+            if not seen.settings.workers:
+                seen.base = seen.base or usage(f"/proc/{key[0]}")
+                seen.thread = _number(event, "t") if seen.settings.marked else 0
+                self._owner.setdefault(key[0], key)  # its child processes also read for its steps
+                self._add_maps(key[0])
         for worker in event["w"]:
-            process = int(worker)
-            seen.workers.add(process)
-            self.reduction.move(self._group(process), key)
-            self._owner[process] = key
-            self._watch_counters(process)
+            seen.workers[-1].append(int(worker))
+            self._owner[int(worker)] = key
+            self._watch_counters(int(worker))
 
-    def _add_maps(self, process: int, group: object) -> None:
-        """Count the mapped files of `process` in `group`: no call shows those of its parent."""
+    def _add_maps(self, process: int) -> None:
+        """Add the files that `process` has mapped before it is traced: no call shows those of its parent."""
         if self.traced:
-            for one in _mapped_files(process):
-                self.reduction.mapped(group, one.path, one.size)
-
-    def _look_at_maps(self, key: Key, process: int) -> None:
-        """Find out whether the kernel was told that a process of a loader reads its maps at random.
-
-        Tracing madvise(2) would cost more: memory allocators call it all the time.
-        """
-        if not self.reduction.group(key).totals["mapped"]:
-            return
-        told: Counter[bool] = Counter()
-        for one in _maps(Path(f"/proc/{process}/smaps")):
-            told[one.random] += one.size if self.reduction.file(one.path) is not None else 0
-        self.reduction.group(key).map_random = told[True] > told[False]
-
-    def look_at_faults(self) -> None:
-        """Read the page faults of processes that map files for their samples, if that is permitted."""
-        for process, maps in self.tracer.maps.items():
-            if process in self._faults or maps < _MANY_MAPS:
-                continue
-            self._faults[process] = None
-            if sum(one.events for one in self._faults.values() if one) < MOST_EVENTS:
-                with suppress(OSError):
-                    self._faults[process] = Faults(process)
-        for process, faults in self._faults.items():
-            for touched in faults.read() if faults else ():
-                self.reduction.faulted(self._group(process), touched)
+            for path, size, random in _mapped_files(process):
+                self.log.mapped(process, process, path, size, (0.0, 0.0))
+                self.maps_random |= random and self.log.file(path) is not None
 
     def poll(self) -> None:
         """Read the counters of the job's processes before they exit."""
@@ -241,54 +215,33 @@ class Watch:
                 self._alive.discard(process)
         if self.traced and self._device is None:
             self._find_device()
-        for key, seen in self.loaders.items():
-            if seen.readers:
-                self._count_calls(seen, [process for process in seen.readers if process in self._alive])
-            elif self.traced_until and seen.settings.iterable:
-                self._follow(key, seen)
 
     def _find_device(self) -> None:
-        """Begin to count the requests that the device of the first loader's data gets."""
-        paths = (path for key in self.loaders for path in self.reduction.group(key).paths.values())
-        if (path := next(paths, None)) is not None:
-            counters = counters_of(Path(os.fsdecode(path)).parent)
+        """Begin to count the requests that the device of the first data file gets."""
+        if self.loaders and self.log.files:
+            counters = counters_of(Path(os.fsdecode(self.log.files[0].path)).parent)
             if (first := counters()) is not None:
                 self._device = counters, first, self._storage_bytes()
 
     def _storage_bytes(self) -> int:
         return sum(used.get("storage", 0) for used in self._used.values())
 
-    def _count_calls(self, seen: _Seen, readers: Sequence[int]) -> None:
-        """Count what calls of `readers`, which live, returned since there are as many of them."""
-        steps, calls = len(seen.track.rows), sum(self._used[one].get("calls", 0) for one in readers)
-        if tuple(readers) != seen.readers:  # a parent's counters include those of a child that has ended
-            seen.readers, seen.since = tuple(readers), (steps, calls)
-        seen.called = max(seen.called, (steps - seen.since[0], calls - seen.since[1]))
-
-    def _follow(self, key: Key, seen: _Seen) -> None:
-        """Keep how much the workers have read, for how many batches."""
-        if seen.workers and len(seen.progress) < _MOST_POLLS:
-            calls = self._counters([key], self._used).get("calls", 0)
-            seen.progress.append((seen.track.batches[1], calls))
-
     def end_reads(self) -> None:
         """Keep the present counters and batches, because reads are not recorded after this."""
         self.poll()
-        for process, faults in self._faults.items():
-            for touched in faults.close() if faults else ():
-                self.reduction.faulted(self._group(process), touched)
-        self._faults.clear()
         self._seen = dict(self._used)
         if self._device is not None:
             counters, first, own = self._device
             if (now := counters()) is not None:
-                self.request_bytes = now.since(first).request_bytes(self._storage_bytes() - own)
+                read = now.since(first)
+                self.request_bytes = read.request_bytes(self._storage_bytes() - own)
+                self.in_flight = read.in_flight if self.request_bytes else None
         self.traced_until = time.monotonic_ns() if self.traced else 0
         for key, seen in self.loaders.items():
             seen.track.read = seen.track.batches
-            self._look_at_maps(key, min(seen.workers, default=key[0]))
-            if seen.settings.marked:
-                self._count_calls(seen, [one for one in self._alive if self._group(one) == key])
+            for process in sorted(seen.all_workers or {key[0]})[-1:]:
+                told = [random for path, _, random in _mapped_files(process) if self.log.file(path)]
+                self.maps_random |= any(told)
 
     @property
     def steps(self) -> int:
@@ -299,7 +252,32 @@ class Watch:
 
     def asynchronous(self) -> bool:
         """Return True if a loader set up io_uring or libaio, whose reads are not traced."""
-        return any(self._group(process) in self.loaders for process in self.tracer.asynchronous)
+        return any(self._root(process) in self._owner for process in self.tracer.asynchronous)
+
+    def _processes(self, keys: Iterable[Key]) -> set[int]:
+        """Return the processes that read for these loaders."""
+        roots = {root for key in keys for root in self.loaders[key].all_workers or {key[0]}}
+        return {process for process in self.log.events if self._root(process) in roots}
+
+    def batches(self, settings: Settings) -> list[list[list[Made]]]:
+        """Return the traced batches of the loaders with these settings: of each rank, of each worker."""
+        events: dict[int, list[Event]] = defaultdict(list)
+        for process, its in self.log.events.items():
+            root = self._root(process)
+            if process != root or settings.marked:  # a worker waits for its decoder: that is no other thread
+                its = [event._replace(thread=root) for event in its]
+            events[root] += its
+        ranks: dict[int, list[list[Made]]] = {}
+        for key, seen in self.loaders.items():
+            if seen.settings == settings:
+                lanes = ranks.setdefault(key[0], [[] for _ in range(max(1, settings.workers))])
+                alone = settings.marked or not settings.workers
+                for workers in [[key[0]]] if alone else seen.workers:
+                    for lane, worker in zip(lanes, workers, strict=False):
+                        lane += made_by(events[worker], key[1] if alone else 0)
+                if settings.marked:
+                    ranks[key[0]] = [lanes[0]]
+        return list(ranks.values())
 
     def found(self, host: str) -> list[tuple[Loader, Table]]:
         """Return the loaders that delivered batches, each with its steps.
@@ -311,8 +289,6 @@ class Watch:
         for key, seen in self.loaders.items():
             if seen.settings.marked:
                 seen.settings = self._read_ahead(key, seen)
-            if not self.traced and not seen.settings.workers:
-                self.reduction.move(key[0], key)  # the opened files of a process are its first such loader's
             if seen.track.rows:
                 alike.setdefault((key[0], seen.settings), []).append(key)
                 tracks.setdefault(key[0], []).append(seen.track)
@@ -321,23 +297,19 @@ class Watch:
 
     def _found(self, host: str, keys: Sequence[Key], taken: NDArray[np.int64]) -> tuple[Loader, Table]:
         """Return the loaders `keys`, which count as one, and their steps; `taken`: of `batches_taken`."""
-        first, *others = keys
-        for other in others:
-            self.reduction.move(other, first)
+        first = keys[0]
         process, settings = first[0], self.loaders[first].settings
         tracks = [self.loaders[key].track for key in keys]
         table = joined([track.table(self.traced_until, taken) for track in tracks])
         steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
         got, requested = np.sum([track.read for track in tracks], 0).tolist()
-        counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
+        traced, used = self._counters(keys, self._seen), self._counters(keys, self._used)
+        early = traced["storage"] / requested if requested and "storage" in traced else None
         call_bytes = None
         if batches > requested:  # exclude the cost of tracing
-            used, batches = _since(counters, used), batches - requested
-            call_bytes = used["calls"] / batches if "calls" in used else None
-        if settings.marked:
-            counted, calls = self.loaders[first].called
-            call_bytes = calls / counted if counted >= FEW else None
-        if settings.workers:
+            used, batches = _since(traced, used), batches - requested
+            call_bytes = used["calls"] / batches if "calls" in used and batches >= FEW else None
+        if settings.workers and not settings.marked:
             batch_cpu = used.get("ticks", 0) / os.sysconf("SC_CLK_TCK") / batches
         else:
             made = sum(self.loaders[key].untraced for key in keys)
@@ -351,36 +323,30 @@ class Watch:
             accelerator=self.accelerators.get(process, ""),
             epochs=sum(len(track.delivered) for track in tracks),
             steps=steps,
-            samples=sum(track.samples for track in tracks),
             batch_samples=float(table["samples"].mean()),
             read_steps=got,
-            ahead=requested / got if got else 1.0,
             others=float(np.median(table["others"])),
             step_cpu_seconds=step_cpu(table),
             batch_cpu_seconds=batch_cpu,
             batch_call_bytes=call_bytes,
             batch_storage_bytes=used["storage"] / batches if "storage" in used else None,
-            uneven=max(uneven(self.loaders[key].progress) for key in keys),
-            reads=self.reduction.seen(first, counters, not self.traced),
+            first_storage_bytes=early,
+            reads=self.log.summary(self._processes(keys)),
         )
         return loader, table
 
     def _read_ahead(self, key: Key, seen: _Seen) -> Settings:
         """Return the settings of a job that marks its steps, with its reader threads as workers."""
-        readers = self.reduction.group(key).readers
+        readers: Counter[int] = Counter()
+        for process in self._processes([key]):
+            for event in self.log.events[process]:
+                readers[event.thread] += event.bytes if event.op == READ else 0
         total, by_steps = sum(readers.values()), readers[seen.thread]
         if not total or by_steps > total / 2:
             return seen.settings
         most = max(readers.values())
         others = sum(size > most / 4 for thread, size in readers.items() if thread != seen.thread)
         return replace(seen.settings, workers=others, prefetch_factor=1)
-
-    def files(self, settings: Settings) -> list[bytes]:
-        """Return the sorted paths of the first files that the loaders with these settings read."""
-        groups = [
-            self.reduction.group(key) for key, seen in self.loaders.items() if seen.settings == settings
-        ]
-        return sorted({path for group in groups for path in group.paths.values()})
 
     def _counters(self, keys: Sequence[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
         """Return the counters `used` of the workers of the loaders `keys`, since the start of each worker.
@@ -391,71 +357,43 @@ class Watch:
         process, first = keys[0][0], self.loaders[keys[0]]
         total: Counter[str] = Counter()
         if first.settings.workers and not first.settings.marked:
-            for worker in (worker for key in keys for worker in self.loaders[key].workers):
+            for worker in {worker for key in keys for worker in self.loaders[key].all_workers}:
                 total.update(_since(self._begun.get(worker, {}), used.get(worker, {})))
             return total
         inside = sum(key[0] == process and not seen.settings.workers for key, seen in self.loaders.items())
         return {} if inside > len(keys) else _since(first.base, used.get(process, {}))
 
+    def paths(self, settings: Settings) -> list[bytes]:
+        """Return the sorted paths of the data files that the loaders with these settings read."""
+        keys = [key for key, seen in self.loaders.items() if seen.settings == settings]
+        events = (event for process in self._processes(keys) for event in self.log.events[process])
+        return sorted({self.log.files[event.file].path for event in events if event.op in (READ, MAP)})
+
     def rest(self) -> Reads:
         """Return the reads for no DataLoader."""
-        for key in [key for key in self.reduction.groups if key not in self.loaders and key != "rest"]:
-            self.reduction.move(key, "rest")
-        mine = {worker for seen in self.loaders.values() for worker in seen.workers}
-        counters: Counter[str] = Counter()
-        for process, used in self._used.items():
-            if process not in mine:
-                counters.update(used)
-        return self.reduction.seen("rest", counters, sizes_only=True)
+        mine = self._processes(self.loaders)
+        return self.log.summary(process for process in self.log.events if process not in mine)
 
 
-def uneven(progress: Sequence[tuple[int, int]]) -> float:
-    """Return how far the bytes so far were off those of a steady rate, relative to all: half the range.
-
-    `progress` has (batches, bytes), both rising.
-    """
-    if not progress:
-        return 0.0
-    batches, read = np.array(progress, np.float64).T
-    batches, read = batches - batches[0], read - read[0]
-    if not batches[-1] or not read[-1]:
-        return 0.0
-    return float(np.ptp(read / read[-1] - batches / batches[-1]) / 2)
-
-
-@dataclass(slots=True)
-class _Map:
-    """A file that a process has mapped."""
-
-    path: bytes
-    size: int
-    permissions: bytes
-    random: bool = False
-    """True if it has MADV_RANDOM, which only smaps shows."""
-
-
-def _maps(file: Path) -> list[_Map]:
-    """Return the mapped files in /proc/PID/maps, or in smaps, which is slower."""
+def _mapped_files(process: int) -> list[tuple[bytes, int, bool]]:
+    """Return the readable maps of a process, without programs: path, bytes, and True for MADV_RANDOM."""
     try:
-        lines = file.read_bytes().splitlines()
+        lines = Path(f"/proc/{process}/smaps").read_bytes().splitlines()
     except OSError:
         return []
-    found: list[_Map] = []
+    found: list[tuple[bytes, int, bool]] = []
+    programs, mapped = set[bytes](), False
     for line in lines:
         name, *rest = line.split(maxsplit=5)
         if not name.endswith(b":"):  # BEGIN-END PERMISSIONS OFFSET DEVICE INODE PATH
             begin, end = (int(number, 16) for number in name.split(b"-"))
-            found.append(_Map(b"".join(rest[4:]), end - begin, rest[0]))
-        elif name == b"VmFlags:":
-            found[-1].random = b" rr" in line
-    return [one for one in found if one.path.startswith(b"/")]
-
-
-def _mapped_files(process: int) -> list[_Map]:
-    """Return the readable maps of a process, without programs and libraries."""
-    found = _maps(Path(f"/proc/{process}/maps"))
-    programs = {one.path for one in found if b"x" in one.permissions}
-    return [one for one in found if b"r" in one.permissions and one.path not in programs]
+            path = b"".join(rest[4:])
+            mapped = path.startswith(b"/") and b"r" in rest[0]
+            programs |= {path} if b"x" in rest[0] else set()
+            found += [(path, end - begin, False)] if mapped else []
+        elif name == b"VmFlags:" and mapped:
+            found[-1] = (*found[-1][:2], b" rr" in line)
+    return [one for one in found if one[0] not in programs]
 
 
 def _key(event: Mapping[str, Any]) -> Key:

@@ -5,6 +5,7 @@ processes do not mix; a full pipe loses events, which are counted, and never blo
 
 Lines, by "k":  p  a process began      l  a loader, or its workers, are known      s  a batch was delivered
                 x  an epoch has ended   w  a worker began    u  a worker has ended  o  a file was opened
+                b  a batch begins or ends, where calls are not traced
                 d  an accelerator is in use   t  an accelerator took so long for a step
                 a  a process that reads samples waits until it is traced
 """
@@ -20,6 +21,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -47,7 +49,7 @@ _MOST_LINE = 4096
 _MODULE = "torch.utils.data.dataloader"
 _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "SubsetRandomSampler",
              "DistributedSampler")  # fmt: skip
-_CODE = (".py", ".pyc", ".so", ".pth", ".pyd", ".egg-link", "/pyvenv.cfg")
+_CODE = (".py", ".pyc", ".so", ".pyd", ".egg-link", "/pyvenv.cfg")
 
 
 class _Events:
@@ -80,12 +82,6 @@ class _Events:
             lost, self._lost = self._lost, 0
             self.facts(k="lost", n=lost)
 
-    def close(self) -> None:
-        """Write no more events."""
-        if self.open:
-            self.open = False
-            os.close(self._fd)
-
     def facts(self, **facts: Any) -> None:
         self.tell(json.dumps(facts, separators=(",", ":")).encode() + b"\n")
 
@@ -99,40 +95,29 @@ _loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary(
 """Number and present epoch of each loader."""
 _count = 0
 _lock = threading.Lock()
+_inside = threading.local()
 
 
-def install() -> Callable[[], None]:
-    """Watch this process, if the environment requests it; return a function that ends that."""
+def install() -> None:
+    """Watch this process, if the environment requests it."""
     global _events, _tracing
     folder = os.environ.get(FOLDER)
-    if not folder or (_events is not None and _events.open):
-        return _nothing
+    if not folder or _events is not None:
+        return
     try:
         _events = _Events(os.path.join(folder, EVENTS))  # noqa: PTH118
     except OSError:
-        return _nothing  # the recording is over
+        return  # the recording is over
     _tracing = os.path.join(folder, TRACING) if os.environ.get(TRACER) else ""  # noqa: PTH118
     sys.modules.setdefault("feedrate", sys.modules[__name__])  # for `mark_step`
     _events.facts(k="p", p=os.getpid(), pp=os.getppid(), rank=_rank())
-    _audit()
+    if not _tracing:
+        _audit()
     loaded = sys.modules.get(_MODULE)
     if loaded is not None:
-        undo = patch(loaded)
+        patch(loaded)
     else:
-        finder = _Finder()
-        sys.meta_path.insert(0, finder)
-        undo = finder.undo
-
-    def end() -> None:
-        if _events is not None:
-            _events.close()
-        undo()
-
-    return end
-
-
-def _nothing() -> None:
-    pass
+        sys.meta_path.insert(0, _Finder())
 
 
 def let_trace(process: int) -> None:
@@ -176,14 +161,6 @@ def _rank() -> int:
 class _Finder(importlib.abc.MetaPathFinder):
     """A finder of the watched module, which patches it as soon as it has been imported."""
 
-    def __init__(self) -> None:
-        self._patched: Callable[[], None] = _nothing
-
-    def undo(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        self._patched()
-
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any | None:
         if name != _MODULE:
             return None
@@ -196,7 +173,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         def exec_module(module: Any) -> None:
             run(module)
             try:
-                self._patched = patch(module)
+                patch(module)
             except Exception as error:  # noqa: BLE001  the DataLoader works without it
                 sys.stderr.write(f"feedrate record: cannot watch this PyTorch's DataLoader ({error!r})\n")
 
@@ -207,13 +184,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 # ---- DataLoaders.
 
 
-def patch(module: Any) -> Callable[[], None]:
-    """Watch the iterators of `module`, torch.utils.data.dataloader; return a function that undoes it."""
-    base, worker = module._BaseDataLoaderIter, module._utils.worker
-    before = (base.__init__, base.__next__, base._reset, base._next_index, worker._worker_loop)
+def patch(module: Any) -> None:
+    """Watch the iterators of `module`, torch.utils.data.dataloader."""
+    base, worker, fetch = module._BaseDataLoaderIter, module._utils.worker, module._utils.fetch
     if getattr(base, "_feedrate", False):
-        return _nothing
-    begin, following, reset, index, loop = before
+        return
+    begin, following, reset, index = base.__init__, base.__next__, base._reset, base._next_index
+    loop = worker._worker_loop
 
     @functools.wraps(begin)
     def init(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -252,12 +229,25 @@ def patch(module: Any) -> Callable[[], None]:
     base.__init__, base.__next__, base._reset, base._next_index = init, take, again, ask
     worker._worker_loop = work
     base._feedrate = True
+    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        kind.fetch = _marked_fetch(kind.fetch)
 
-    def undo() -> None:
-        base.__init__, base.__next__, base._reset, base._next_index, worker._worker_loop = before
-        base._feedrate = False
 
-    return undo
+def _marked_fetch(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `fetch` of a worker, which tells where each batch begins and ends."""
+
+    @functools.wraps(made)
+    def fetch(self: Any, index: Any) -> Any:
+        if getattr(_inside, "taking", False):
+            return made(self, index)  # without workers, `_take` tells
+        _be_traced()
+        _border(0, ends=False)
+        try:
+            return made(self, index)
+        finally:
+            _border(0, ends=True)
+
+    return fetch
 
 
 def _tell_usage(**facts: Any) -> None:
@@ -273,20 +263,22 @@ def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
     _end_step(iterator)
     ready = _ready(iterator)
     process, number, epoch = os.getpid(), iterator._feedrate_loader, iterator._feedrate_epoch
-    inside = _tracing and not iterator._num_workers
+    inside = not iterator._num_workers
     if inside:
         _be_traced()
-        _mark(2 * number)
-    asked, used = time.monotonic_ns(), time.process_time_ns()
+        _border(number, ends=False)
+        _inside.taking = True
+    asked, used = time.monotonic_ns(), _cpu_ns()
     try:
         batch = following(iterator)
-        got, worked = time.monotonic_ns(), time.process_time_ns() - used
+        got, worked = time.monotonic_ns(), _cpu_ns() - used
     except StopIteration:
         events.facts(k="x", p=process, l=number, e=epoch, a=asked)
         raise
     finally:
         if inside:
-            _mark(2 * number + 1)
+            _inside.taking = False
+            _border(number, ends=True)
     step = iterator._feedrate_step
     iterator._feedrate_step = step + 1
     if step == 0:
@@ -301,6 +293,12 @@ def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
     _tell_steps(events)
     iterator._feedrate_begun = _cuda_event(), (process, number, epoch, step)
     return batch
+
+
+def _cpu_ns() -> int:
+    """Return the CPU nanoseconds of this process and of its children that have ended, such as decoders."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time_ns() + int(1e9 * (ended.ru_utime + ended.ru_stime))
 
 
 def _begin_epoch(iterator: Any, loader: Any) -> None:
@@ -340,10 +338,11 @@ def mark_step(samples: int = 1) -> None:
         facts = {"batch_size": int(samples), "marked": True}
         events.facts(k="l", p=process, l=number, rank=_rank(), f=facts, w=[],
                      t=threading.get_native_id(), torch=_torch())  # fmt: skip
-        if _tracing:
-            _mark(2 * number)
+        _border(number, ends=False)
     number, step = _marked[process]
     _marked[process][1] += 1
+    _border(number, ends=True)
+    _border(number, ends=False)
     if step == 2:
         _describe_device(events)
     events.facts(k="s", p=process, l=number, e=0, i=step, a=now, g=now + 1, r=1, s=step + 1, n=int(samples),
@@ -366,9 +365,13 @@ def _ready(iterator: Any) -> int:
         return 2
 
 
-def _mark(number: int) -> None:
-    with contextlib.suppress(OSError):
-        os.getpriority(os.PRIO_USER, MARK + number)
+def _border(loader: int, ends: bool) -> None:
+    """Tell the recorder where a batch begins or ends: among the traced calls, or as an event."""
+    if _tracing:
+        with contextlib.suppress(OSError):
+            os.getpriority(os.PRIO_USER, MARK + 2 * loader + ends)
+    elif _events is not None:
+        _events.facts(k="b", p=os.getpid(), l=loader, d=int(ends), t=time.monotonic_ns())
 
 
 def _samples(iterator: Any, batch: Any) -> int:
@@ -429,6 +432,8 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
     kind = next((cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS), "custom")
     iterable = _is_iterable(iterator)
     size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
+    if not size and iterator._feedrate_sizes:
+        size = iterator._feedrate_sizes[0]
     if iterable:
         kind = "iterable"
     elif kind == "DistributedSampler" and not getattr(sampler, "shuffle", True):
@@ -502,7 +507,6 @@ def _tell_steps(events: _Events) -> None:
 
 # ---- Files of processes whose calls are not traced.
 
-_inside = threading.local()
 _audited = False
 
 
@@ -527,7 +531,7 @@ def _opened(event: str, args: tuple[Any, ...]) -> None:
         return
     _inside.busy = True
     try:
-        _events.facts(k="o", p=os.getpid(), f=os.path.abspath(name))  # noqa: PTH100
+        _events.facts(k="o", p=os.getpid(), f=os.path.abspath(name), t=time.monotonic_ns())  # noqa: PTH100
     finally:
         _inside.busy = False
 
@@ -542,7 +546,8 @@ def usage(process: str) -> dict[str, int]:
     """Return the counters of the process at /proc/... that the system reports.
 
     calls: bytes that read(2) and similar calls returned. storage: bytes fetched from storage. faults: page
-    faults that waited for storage. ticks: user + system time, in the kernel's ticks.
+    faults that waited for storage. ticks: user + system time, of ended children, too, in the kernel's
+    ticks.
     """
     counters: dict[str, int] = {}
     unknown = contextlib.suppress(OSError, ValueError, KeyError, IndexError)
@@ -551,5 +556,5 @@ def usage(process: str) -> dict[str, int]:
         counters.update(calls=int(lines[b"rchar"]), storage=int(lines[b"read_bytes"]))
     with unknown, open(process + "/stat", "rb", buffering=0) as file:  # noqa: PTH123
         fields = file.read(4096).rpartition(b") ")[2].split()
-        counters.update(faults=int(fields[9]), ticks=int(fields[11]) + int(fields[12]))
+        counters.update(faults=int(fields[9]), ticks=sum(map(int, fields[11:15])))
     return counters

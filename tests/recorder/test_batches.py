@@ -1,0 +1,140 @@
+"""From a job's calls to the batches of calls.parquet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from emulator.calls import ANY, FIXED, MAP, MOVED, NEXT, OPEN, READ
+from emulator.calls import END as MADE
+from emulator.errors import SpecError
+from emulator.plugins.recorder.batches import Made, files_held, made_by, recorded
+from emulator.plugins.recorder.log import BEGIN, END, Event, File
+
+SIZE = 100_000
+
+
+def event(op: int, file: int = -1, offset: int = 0, size: int = 0, at: float = 0.0, thread: int = 1) -> Event:
+    return Event(op, thread, file, offset, size, at, at + 1e-5)
+
+
+def whole(file: int, at: float = 0.0, size: int = SIZE) -> list[Event]:
+    return [event(OPEN, file, at=at), event(READ, file, 0, size, at + 1e-4)]
+
+
+def files(count: int, size: int = SIZE, ending: str = "npy") -> list[File]:
+    return [File(f"/data/{number}.{ending}".encode(), size, number) for number in range(count)]
+
+
+def batches(contents: list[list[Event]]) -> list[list[list[Made]]]:
+    """What one worker of one rank has made."""
+    return [[[Made(float(at), at + 0.9, calls) for at, calls in enumerate(contents)]]]
+
+
+def record(contents, of, asked=2, length=0, **more):  # type: ignore[no-untyped-def]
+    more = {"replacement": False, "cpu_seconds": 0.01, **more}
+    return recorded(batches(contents), of, asked=asked, length=length, **more)
+
+
+def test_batches_are_what_lies_between_their_marks():
+    calls = [event(READ, 0, at=0.5), event(BEGIN, at=1), event(READ, 1, at=2), event(END, at=3)]
+    calls += [event(READ, 2, at=4), event(BEGIN, at=5), event(READ, 3, at=6), event(END, at=7)]
+    calls += [event(READ, 4, at=8), event(BEGIN, at=9)]
+    assert [[one.file for one in made.events] for made in made_by(calls, 0)] == [[0, 1], [2, 3]]
+    assert made_by(calls, 7) == [], "those of another loader of the process"
+
+
+def test_whole_files_are_visits_to_the_next_file_of_an_epoch():
+    found = record([whole(2 * n) + whole(2 * n + 1, 0.1) for n in range(4)], files(8), length=64)
+    rows = found.rows
+    assert (found.files, found.seen, found.batch_bytes, found.guessed) == (64, 8, 2 * SIZE, False)
+    assert rows["op"].tolist() == 4 * [OPEN, READ, OPEN, READ, MADE]
+    assert set(rows["place"][rows["op"] == READ]) == {NEXT} and len(set(rows["visit"])) == 9
+    # What a batch costs is divided among its calls as the clock shows it.
+    assert rows["cpu_gap_us"].sum() == pytest.approx(4 * 10_000)
+
+
+def test_a_file_that_is_opened_again_in_a_batch_is_the_same_file():
+    found = record([whole(n) + whole(n, 0.1) for n in range(6)], files(6), asked=1, length=30)
+    assert found.files == 30 and len(set(found.rows["visit"])) == 1 + 5
+
+
+def test_samples_of_one_file_move_and_its_index_does_not():
+    places = np.random.default_rng(1).permutation(400)[:80] * 10_000
+    contents = [
+        [event(READ, 0, 0, 96, 0.0), *(event(READ, 0, int(at), 9000, 0.1 + n) for n, at in enumerate(pair))]
+        for pair in places.reshape(-1, 2)
+    ]
+    found = record(contents, files(1, 4_000_000, "h5"), length=400)
+    rows = found.rows[found.rows["op"] == READ]
+    assert found.files == 1 and set(rows["place"][rows["bytes"] == 9000]) == {MOVED}
+    assert set(rows["place"][rows["bytes"] == 96]) == {FIXED}
+    assert 70 <= len(set(rows["visit"])) <= 78, "near ones count as one"
+
+
+def test_a_stream_goes_on_with_its_file_and_is_no_file_of_many_samples():
+    contents = [[event(READ, 0, 5000 * n, 5000, 0.1)] for n in range(20)]
+    found = record([[event(OPEN, 0), *contents[0]], *contents[1:]], files(1, ending="tar"), asked=1)
+    assert set(found.rows["place"][found.rows["op"] == READ]) == {NEXT}
+    assert found.guessed and found.files == 1
+
+
+def test_other_files_that_samples_draw_are_any_files():
+    """Each sample reads its own file, and another one at random."""
+    draw = np.random.default_rng(3)
+    order = draw.permutation(300)
+    contents = [whole(int(n)) + whole(int(draw.integers(300)), 0.5) for n in order[:200]]
+    found = record(contents, files(300), asked=1, length=300)
+    assert found.files == pytest.approx(300, rel=0.1)
+    rows = found.rows[found.rows["op"] == READ]
+    assert (rows["place"] == ANY).mean() == pytest.approx(0.5, abs=0.1)
+    assert set(record(contents, files(300), asked=1, length=300, replacement=True).rows["place"]) <= {0, ANY}
+
+
+@pytest.mark.parametrize(
+    ("visits", "per_epoch", "held"),
+    [(800, 800, 800), (800, 50_000, 50_000), (800, 96_000, 1200), (800, 0, 1200), (800, 2400, 1200)],
+)
+def test_how_many_files_there_are_follows_from_how_often_one_is_seen_again(visits, per_epoch, held):
+    """One that is read once an epoch is one of as many; rows of the same file, or others, repeat."""
+    draw, found = np.random.default_rng(1), []
+    for _ in range(20):
+        first = round(visits * held / per_epoch) if per_epoch else 0
+        seen = set(draw.permutation(held)[: min(first, held)].tolist())
+        seen |= set(draw.integers(0, held, visits - first).tolist())
+        found.append(files_held(visits, len(seen), per_epoch))
+    assert np.median(found) == pytest.approx(held, rel=0.07)
+
+
+def test_threads_of_a_worker_are_kept_and_those_that_seldom_read_are_not():
+    contents = [
+        [event(READ, 4 * n + t, 0, SIZE, 0.1 * t, 10 + t) for t in range(4)]
+        + [event(READ, 0, 0, 1, 0.5, 99)] * (n == 3)
+        for n in range(8)
+    ]
+    assert set(record(contents, files(32), asked=4, length=64).rows["thread"]) == {0, 1, 2, 3}
+
+
+def test_the_first_batches_fill_a_buffer_and_are_left_out():
+    contents = [[event(READ, n, 0, SIZE if n else 20 * SIZE, 0.1)] for n in range(20)]
+    found = record(contents, files(20), asked=1, length=40, later_bytes=float(SIZE))
+    assert found.batch_bytes == SIZE
+
+
+def test_a_sample_of_a_mapped_file_is_its_share():
+    contents = [[event(MAP, 0, 0, 4_000_000, -1.0)] if not n else [] for n in range(10)]
+    found = record(contents, files(1, 4_000_000), length=1000)
+    rows = found.rows[found.rows["op"] == MAP]
+    assert (
+        found.mapped and found.files == 1 and set(rows["bytes"]) == {4000} and set(rows["place"]) == {MOVED}
+    )
+    assert len(rows) == 2 * (int(found.rows["batch"].max()) + 1)
+    with pytest.raises(SpecError, match="no length of a dataset"):
+        record(contents, files(1, 4_000_000))
+
+
+def test_a_job_that_reads_nothing_is_refused():
+    with pytest.raises(SpecError, match="read no data file"):
+        record([[] for _ in range(10)], [], length=10)
+    with pytest.raises(SpecError, match="no batch was made"):
+        record([], [], length=10)
