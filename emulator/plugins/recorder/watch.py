@@ -309,6 +309,8 @@ class Watch:
         if batches > requested:  # exclude the cost of tracing
             used, batches = _since(traced, used), batches - requested
             call_bytes = used["calls"] / batches if "calls" in used and batches >= FEW else None
+        elif not self.traced and "calls" in used:
+            call_bytes = used["calls"] / batches
         if settings.workers and not settings.marked:
             batch_cpu = used.get("ticks", 0) / os.sysconf("SC_CLK_TCK") / batches
         else:
