@@ -72,16 +72,14 @@ def cpu_limit() -> float | None:
 
 def _network() -> dict[str, dict[str, int | None]]:
     """Return the interfaces that are up, by name: `mtu` in bytes, `speed` in bit/s, None if unknown."""
-    found = {}
-    for interface in sorted(Path("/sys/class/net").glob("*")):
-        if interface.name == "lo" or read_text(interface / "operstate").strip() != "up":
-            continue
-        mtu, speed = (read_text(interface / name).strip() for name in ("mtu", "speed"))
-        found[interface.name] = {
-            "mtu": int(mtu) if mtu.isdigit() else None,
-            "speed": 1_000_000 * int(speed) if speed.isdigit() else None,  # virtual ones say -1
-        }
-    return found
+    import psutil  # here, as above
+
+    interfaces = sorted(psutil.net_if_stats().items())
+    return {
+        name: {"mtu": stats.mtu, "speed": 1_000_000 * stats.speed or None}
+        for name, stats in interfaces
+        if stats.isup and name != "lo"
+    }
 
 
 def describe_mount(folder: Path) -> dict[str, str]:

@@ -207,11 +207,9 @@ def require_apart(path: Path, hint: str = "choose another --out") -> None:
 
 def require_new_place(dataset: Path) -> None:
     """Refuse to make a dataset in a result, or in another dataset. Raises SpecError."""
-    real = Path(os.path.realpath(dataset))
-    around = [("result", folder_of("result", real)), ("dataset", folder_of("dataset", real.parent))]
-    for kind, folder in around:
-        if folder:
-            raise SpecError(f"the dataset {dataset} lies in the {kind} {folder}", "choose another folder")
+    parent = Path(os.path.realpath(dataset)).parent
+    if folder := folder_of("result", dataset) or folder_of("dataset", parent):
+        raise SpecError(f"the dataset {dataset} lies in {folder}", "choose another folder")
 
 
 def require_output(path: Path) -> Path:
@@ -232,16 +230,6 @@ def require_output(path: Path) -> Path:
 def write_output(path: Path, content: bytes | str) -> None:
     """Write a file that the user named. Raises as `require_output` does."""
     write_whole(require_output(path), content)
-
-
-def remove_result(path: Path) -> None:
-    """Remove feedrate's own files of a result, and the folder where nothing else is left.
-
-    Raises SpecError when files of others have such names, StorageError.
-    """
-    _remove(path, check_out(path, force=True))
-    with suppress(OSError):  # files that feedrate did not write stay
-        path.rmdir()
 
 
 def _remove(path: Path, files: Collection[Path]) -> None:

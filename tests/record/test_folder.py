@@ -19,7 +19,7 @@ from synthetic_results import point
 
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.files import temporary_name
-from emulator.record.out import ResultFolder, claim_failure, read_result, remove_result, write_result
+from emulator.record.out import ResultFolder, check_out, claim_failure, read_result, write_result
 from emulator.record.result import SCHEMA, Flag, RunResult, new_result
 from emulator.record.rows import AT_ONCE, has_columns, read_rows, write_rows
 from emulator.record.steps import (
@@ -229,7 +229,7 @@ def test_a_run_that_fails_before_it_begins_leaves_an_earlier_result_as_it_is(tmp
     write_result(tmp_path, dataclasses.replace(begun(), status="complete"))
     assert claim_failure(tmp_path, "the disk is full")
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-    remove_result(tmp_path)
+    assert check_out(tmp_path, force=True) == [tmp_path / "run.json"]
 
 
 def test_a_result_folder_goes_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
