@@ -105,7 +105,7 @@ def describe(seen: Observation, watch: Watch, name: str, data: Path | None = Non
         length=settings.length,
         replacement=settings.replacement,
         cpu_seconds=0.0 if settings.marked else loader.batch_cpu_seconds,
-        later_bytes=loader.batch_call_bytes,
+        later_bytes=loader.batch_call_bytes if seen.how == "strace" else None,  # else it is that of all
         random_maps=watch.maps_random,
     )
     if seen.how == "python":
@@ -158,7 +158,9 @@ def describe(seen: Observation, watch: Watch, name: str, data: Path | None = Non
 def _require_whole_files(loader: Loader, made: Recorded) -> None:
     """Raise SpecError unless the job reads the files that it opens whole, where strace does not show it."""
     called = loader.batch_call_bytes
-    if called is None or abs(made.batch_bytes / max(1.0, called) - 1) > _DIFFER:
+    # A worker also reads messages and modules.
+    most = (1 + _DIFFER) * made.batch_bytes + 2**16
+    if called is None or not (1 - _DIFFER) * made.batch_bytes <= called <= most:
         raise SpecError(
             "without strace only jobs that read whole files can be recorded, and this one reads "
             f"{show_bytes(called or 0)} a batch of files with {show_bytes(made.batch_bytes)}",
