@@ -95,7 +95,10 @@ def read_once(case: Case, folder: Path, depth: int) -> Turn:
     """Read the dataset with the direct loader, after a few batches that start it."""
     samples, size = read_manifest(folder), batch_of(case)
     spec = replace(load_workload("unet3d-a100").loader, batch_size=size, workers=depth, prefetch=8)
-    access = AccessSpec(refill="never")
+    refilled = (
+        {"refill": "never"} if hasattr(spec, "refill") else {}
+    )  # another feedrate may have it elsewhere
+    spec, access = replace(spec, **refilled), AccessSpec()
     storage = TimedStorage(PosixStorage(folder, direct=case.direct, cache="cold" if case.direct else "warm"))
     plan = EpochPlan(
         samples=samples.samples, ranks=1, batch_size=size, samples_per_file=case.samples, access=access
