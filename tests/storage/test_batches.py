@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -202,7 +203,8 @@ def test_a_read_that_hangs_is_named_and_does_not_hold_pythons_lock(tmp_path: Pat
     reading.start()
     until(lambda: bytes(text).startswith(b"read of " + bytes(tmp_path / "pipe") + b"\0"))
     assert reading.is_alive()
-    (tmp_path / "pipe").write_bytes(b"12345")
+    with suppress(BrokenPipeError):  # a pipe has no offsets: its read fails at once
+        (tmp_path / "pipe").write_bytes(b"12345")
     reading.join(10)
     assert not reading.is_alive()
 
