@@ -116,9 +116,16 @@ def _say(lines: Iterable[str]) -> None:
 
 
 def verdict(written: Written) -> list[str]:
-    """Return three lines: whether to trust the recording, the size of the dataset, what to do next."""
+    """Return three lines: whether to trust the recording, the size of the dataset, what to do next.
+
+    Before them, how the job ended if it failed.
+    """
+    status, failed = written.observation.status, []
+    if status:
+        ended = f"signal {-status}" if status < 0 else f"exit status {status}"
+        failed = [f"  the job ended with {ended}: it was recorded until then"]
     if written.described is None:
-        return [f"  no workload: {written.refused}"]
+        return [*failed, f"  no workload: {written.refused}"]
     workload, recipe = written.described.workload, written.described.recipe
     job = workload.job.replay
     if job is None:
@@ -137,6 +144,7 @@ def verdict(written: Written) -> list[str]:
     size = workload.sample.bytes_mean * workload.sample.samples_per_file * files
     seen = written.described.recorded.seen
     return [
+        *failed,
         trusted,
         f"  dataset: {files} file{'s' if files != 1 else ''}, {show_bytes(size)}; {seen} of them were seen",
         f"  next: feedrate generate DIR --recipe {path}/recipe.toml && "
@@ -148,9 +156,6 @@ def evidence(written: Written) -> list[str]:
     """Return all that was seen, as lines."""
     seen = written.observation
     report = [f"feedrate record: {written.folder}"]
-    if seen.status:
-        ended = f"signal {-seen.status}" if seen.status < 0 else f"exit status {seen.status}"
-        report.append(f"  the job ended with {ended}: it was recorded until then")
     report.append(f"  reads: {seen.how}" + (f" ({seen.why})" if seen.why else "") + f", on {seen.mount}")
     if (loader := main_loader(seen)) is not None:
         settings = loader.settings

@@ -88,6 +88,7 @@ class Watch:
         self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "p": self._began,
             "w": self._began,
+            "f": self._first_fetch,
             "u": self._worker_ended,
             "l": self._settings,
             "s": self._delivered,
@@ -141,9 +142,11 @@ class Watch:
         self.processes += event["k"] == "p"
         self.tracer.parents.setdefault(process, _number(event, "pp"))
         if event["k"] == "w":
-            self._begun[process] = _counters_in(event)
             self._add_maps(process)
         self._watch_counters(process)
+
+    def _first_fetch(self, event: Mapping[str, Any]) -> None:
+        self._begun[_number(event, "p")] = _counters_in(event)
 
     def _worker_ended(self, event: Mapping[str, Any]) -> None:
         process = _number(event, "p")

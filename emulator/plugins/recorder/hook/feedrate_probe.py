@@ -240,6 +240,11 @@ def _marked_fetch(made: Callable[..., Any]) -> Callable[..., Any]:
     def fetch(self: Any, index: Any) -> Any:
         if getattr(_inside, "taking", False):
             return made(self, index)  # without workers, `_take` tells
+        if not getattr(_inside, "fetched", False):
+            _inside.fetched = True
+            _tell_usage(
+                k="f"
+            )  # not earlier: PyTorch reads hundreds of kB of code before a worker's first batch
         _be_traced()
         _border(0, ends=False)
         try:
