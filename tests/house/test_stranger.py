@@ -140,4 +140,4 @@ def test_a_broken_plug_in_is_one_line(ours):
     assert "broken" in done.one_line() and "a_package_that_nobody_has" in done.one_line()
     lines = [line for line in ours("doctor", statuses=(0, 1)).out.splitlines() if "command broken" in line]
     assert len(lines) == 1
-    ours("config")
+    ours("workloads")

@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from emulator.errors import StorageError
-from emulator.files import write_whole
+from emulator.files import DOCUMENT_BYTES, write_whole
 from emulator.plugins.objects.objects import ObjectStore
 from emulator.storage.base import Entry, missing
 
@@ -48,9 +48,10 @@ class DepotStore(ObjectStore):
             if unquote(path.name).startswith(start) and not path.name.startswith("."):
                 yield Entry(unquote(path.name).removeprefix(self.key("")), path.stat().st_size)
 
-    def get(self, name):
+    def get(self, name, most=DOCUMENT_BYTES):
         try:
-            return self._path(self.key(name)).read_bytes()
+            with self._path(self.key(name)).open("rb") as file:
+                return file.read(most)
         except FileNotFoundError:
             return None
 
