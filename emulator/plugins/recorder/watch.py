@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import Counter, defaultdict
@@ -65,6 +66,8 @@ class Watch:
         self.traced = traced
         self.keep_names = keep_names
         self.traced_until = 0
+        self.cut = math.inf
+        """When strace began to detach, in seconds of time.monotonic."""
         """End of the tracing of calls, in nanoseconds of the monotonic clock; 0: it has not ended."""
         self.loaders: dict[Key, _Seen] = {}
         self.asking: list[int] = []
@@ -160,7 +163,8 @@ class Watch:
 
     def _border(self, event: Mapping[str, Any]) -> None:
         process, at = _number(event, "p"), _number(event, "t") / 1e9
-        self.log.border(process, process, END if event["d"] else BEGIN, _number(event, "l"), at)
+        if at <= self.cut:  # calls of later batches are not traced, or not all of them
+            self.log.border(process, process, END if event["d"] else BEGIN, _number(event, "l"), at)
 
     def _accelerator(self, event: Mapping[str, Any]) -> None:
         self.accelerators[_number(event, "p")] = str(event["name"])[:100]
@@ -275,7 +279,9 @@ class Watch:
             if seen.settings == settings:
                 lanes = ranks.setdefault(key[0], [[] for _ in range(max(1, settings.workers))])
                 alone = settings.marked or not settings.workers
-                for workers in [[key[0]]] if alone else seen.workers:
+                # Persistent workers are told in each epoch.
+                started = dict.fromkeys(map(tuple, seen.workers))
+                for workers in [(key[0],)] if alone else started:
                     for lane, worker in zip(lanes, workers, strict=False):
                         lane += made_by(events[worker], key[1] if alone else 0)
                 if settings.marked:
