@@ -13,19 +13,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import cycle, islice
 from queue import SimpleQueue
 
 from emulator.calls import Drawn
 from emulator.config.workload import LoaderSpec
-from emulator.files import Closing
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import OPEN_FILES, WholeReader
 from emulator.order import Portion, Read
 from emulator.storage.batches import BatchReader
-from emulator.storage.posix import Scanner, aligned_buffer
+from emulator.storage.posix import aligned_buffer
 
 _TOGETHER = 4 * 2**20
 """Bytes of samples that a thread reads in one task."""
@@ -60,32 +58,6 @@ class _Slot:
         return self.flag[0] == 1
 
 
-class _Lead(Closing):
-    """The right to take the next task, which one thread has until it must wait for the storage.
-
-    So a single thread reads from the page cache, where more would compete for the GIL, while any number of
-    threads reads from the storage.
-    """
-
-    def __init__(self, lock: threading.Lock) -> None:
-        """Share `lock` among all threads, each of which has its own _Lead."""
-        self._lock = lock
-        self._mine = False
-
-    def take(self) -> bool:
-        """Wait for the lead, and return True."""
-        self._mine = self._mine or self._lock.acquire()
-        return self._mine
-
-    def give_way(self) -> None:
-        """Give up the lead, if this thread has it."""
-        if self._mine:
-            self._mine = False
-            self._lock.release()
-
-    close = give_way
-
-
 class DirectLoader:
     """Reads one rank's batches by threads and discards the data."""
 
@@ -95,7 +67,6 @@ class DirectLoader:
         self._reader = reader
         self._evicts = reader.storage.evicts_on_close
         self._lock = threading.Lock()  # guards the counts of all slots
-        self._leading = threading.Lock()
         self._window: deque[_Slot] = deque()
         self._closed = False
         self._engine = reader.engine(spec.workers, spec.batch_size)
@@ -169,7 +140,7 @@ class DirectLoader:
             batches = self._reader.storage.batches(self._engine, self._depth, self._reader.block, files)
             if batches is not None:
                 return self._read_batches(batches)
-        return self._scan_tasks(files)
+        return self._read_blobs()
 
     def _read_batches(self, batches: BatchReader) -> None:
         epoch = 0
@@ -185,26 +156,14 @@ class DirectLoader:
     def _read_batch(self, batches: BatchReader, slot: _Slot, reads: Sequence[Read]) -> int:
         return batches.read(self._reader.pieces(reads), self._reader.form.check_head, slot.flag)
 
-    def _scan_tasks(self, files: int) -> None:
-        """Read what the engine cannot: objects, and samples whose checksums are compared."""
-        buffer, epoch = aligned_buffer(self._reader.room()), 0  # untouched pages use no memory
-        lead = _Lead(self._leading)
-        scanner = self._reader.scanner(buffer, files, lead.give_way)
-        with lead, scanner or nullcontext():
-            while lead.take() and (task := self._tasks.get()) is not None:
-                if scanner is None or scanner.waits:
-                    lead.give_way()
-                slot, reads = task
-                anew, epoch = self._evicts and slot.epoch != epoch, slot.epoch
-                if anew and scanner is not None:
-                    scanner.close()
-                self._perform(slot, partial(self._scan, slot, reads, scanner, buffer))
+    def _read_blobs(self) -> None:
+        """Read what no engine can: objects, and samples whose checksums are compared."""
+        buffer = aligned_buffer(self._reader.room())  # untouched pages use no memory
+        while (task := self._tasks.get()) is not None:
+            self._perform(task[0], partial(self._fetch, *task, buffer))
 
-    def _scan(self, slot: _Slot, reads: Sequence[Read], scanner: Scanner | None, buffer: memoryview) -> int:
-        if scanner is None:
-            return sum(self._reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
-        wanted = [self._reader.wanted(read) for read in reads]
-        return scanner.scan(wanted, self._reader.form.check_head, slot.is_cancelled)
+    def _fetch(self, slot: _Slot, reads: Sequence[Read], buffer: memoryview) -> int:
+        return sum(self._reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
 
     def _play(self, lane: SimpleQueue[tuple[_Slot, Drawn] | None]) -> None:
         """Play the recorded batches of a lane."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ from emulator.dataset.table import Column
 from emulator.errors import DAMAGE, DatasetError, damaged
 from emulator.loader.played import Player
 from emulator.order import Read
-from emulator.storage.base import HEAD, SKIM, Blob, Cancelled, Storage, Wanted, closed, cut_short, wrong_size
+from emulator.storage.base import HEAD, SKIM, Blob, Cancelled, Storage, closed, cut_short, wrong_size
 from emulator.storage.batches import Engine, Pieces
-from emulator.storage.posix import Scanner, aligned_buffer, padded
+from emulator.storage.posix import aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
 ALL = AccessSpec()
@@ -93,12 +93,6 @@ class WholeReader:
         mean = int(np.mean(self.samples.sizes[:64])) // self.samples.samples_per_file
         return max(1, mean)
 
-    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        """See Storage.scanner. Also None with checksums, and for samples of several files."""
-        if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
-            return None
-        return self.storage.scanner(buffer, files, give_way)
-
     def engine(self, depth: int, batch: int) -> Engine | None:
         """Return what reads batches of so many samples, `depth` at a time; None: they are read through blobs.
 
@@ -125,11 +119,6 @@ class WholeReader:
         if self._sizes is None:
             self._sizes = np.asarray(sizes[:])
         return self._sizes[files]
-
-    def wanted(self, read: Read) -> Wanted:
-        """Divide `read` into requests of at most a block."""
-        size = self.size(read.file)
-        return Wanted(self.samples.names[read.file], size, self.whole(size), True)
 
     def whole(self, size: int) -> Sequence[tuple[int, int]]:
         """Divide a file of `size` bytes into requests."""
@@ -223,20 +212,15 @@ class PartReader(WholeReader):
         names: list[str] = []
         rows: list[tuple[int, int, int, int]] = []
         for read in reads:
-            name, size, requests, _ = self.wanted(read)
-            rows += [(0, offset, length, size) for offset, length in requests]
-            names += [name] * len(requests)
+            if (known := self._files.get(read.file)) is None:
+                name = self.samples.names[read.file]
+                with self.storage.open(name, self.size(read.file)) as blob:
+                    self.check_size(read.file, blob.size, blob)
+                    known = self._known(read.file, blob, name)
+            extents = known.where.extents(read, self.block)
+            rows += [(0, offset, length, known.size) for offset, length in extents]
+            names += [known.name] * len(extents)
         return Pieces(names, np.array(rows, np.int64).reshape(-1, 4))
-
-    def wanted(self, read: Read) -> Wanted:
-        if (known := self._files.get(read.file)) is None:
-            name = self.samples.names[read.file]
-            with self.storage.open(name, self.size(read.file)) as blob:
-                self.check_size(read.file, blob.size, blob)
-                known = self._known(read.file, blob, name)
-        name, size, index = known
-        requests = self.requests(index.extents(read, self.block))
-        return Wanted(name, size, requests, False)
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         return sum(len(piece) for piece in self.stream(read, buffer, cancelled))

@@ -24,8 +24,9 @@ from emulator.loader.reading import OPEN_FILES, WholeReader
 from emulator.order import Portion
 from emulator.record.schedstat import Books, Page
 from emulator.storage.base import Storage
+from emulator.storage.batches import BatchReader
 from emulator.storage.counts import ReadCounts
-from emulator.storage.posix import Scanner, aligned_buffer
+from emulator.storage.posix import aligned_buffer
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # have PyTorch allocate large tensors on huge pages
 try:
@@ -96,13 +97,13 @@ class RecordReader:
 
     def __init__(self, whole: WholeReader) -> None:
         self.whole = whole
-        self._scanner: Scanner | None = None
+        self._batches: BatchReader | None = None
         self._player: Player | None = None
         self._epoch = 0
 
     def close(self) -> None:
         """Close the files that are kept open."""
-        for reader in (self._scanner, self._player):
+        for reader in (self._batches, self._player):
             if reader is not None:
                 reader.close()
 
@@ -112,10 +113,10 @@ class RecordReader:
             return self._played(portion)
         reads = portion.reads
         began = time.monotonic() if reads else math.nan
-        if self._scanner is None:
-            self._scanner = self.whole.scanner(memoryview(b""), OPEN_FILES, lambda: None)
+        if self._batches is None and self.whole.engine(1, len(reads)) is not None:
+            self._batches = self.whole.storage.batches("python", 1, self.whole.block, OPEN_FILES)
             self._epoch = portion.epoch
-        if self._scanner is None:  # objects, shaped storage or checksums: read through a Blob
+        if self._batches is None:  # objects, shaped storage or checksums: read through a Blob
             buffer = aligned_buffer(self.whole.room())
             data = bytearray()
             for read in reads:
@@ -124,15 +125,15 @@ class RecordReader:
             tensor = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
             return Loaded([tensor], len(data), began)
         if self._epoch != portion.epoch:
-            self._scanner.close()
+            self._batches.close()
             self._epoch = portion.epoch
-        wanted = [self.whole.wanted(read) for read in reads]
-        size = sum(one.bytes for one in wanted)
+        self._batches.trim()
+        pieces = self.whole.pieces(reads)
         # In shared memory, as default_collate does in a worker, so that the rank gets it without a copy.
-        tensor = torch.empty(size, dtype=torch.uint8)
+        tensor = torch.empty(int(pieces.table[:, 2].sum()), dtype=torch.uint8)
         if torch.utils.data.get_worker_info() is not None:
             tensor.share_memory_()  # type: ignore[no-untyped-call]
-        self._scanner.scan(wanted, self.whole.form.check_head, _never, tensor.numpy().data)
+        size = self._batches.read(pieces, self.whole.form.check_head, bytearray(1), tensor.numpy().data)
         return Loaded([tensor], size, began)
 
     def _played(self, portion: Portion) -> Loaded:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, StorageError
@@ -21,7 +21,6 @@ from emulator.units import BLOCK_BYTES
 if TYPE_CHECKING:
     from emulator.storage.batches import BatchReader, Engine
     from emulator.storage.counts import ReadStats
-    from emulator.storage.posix import Scanner
 
 HEAD = BLOCK_BYTES
 """Bytes at the start of a file from which its format is recognised."""
@@ -83,23 +82,6 @@ Cancelled = Callable[[], bool]
 """Called before each file and each slow request: True if the bytes are no longer wanted."""
 
 
-class Wanted(NamedTuple):
-    """The byte ranges to read from one file."""
-
-    name: str
-    size: int
-    """Expected bytes of the file."""
-    requests: Sequence[tuple[int, int]]
-    """Offset and length of each range, in bytes."""
-    whole: bool
-    """True if the requests cover the file, its head first: that is checked. Otherwise the file stays open."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all requests."""
-        return sum(length for _, length in self.requests)
-
-
 class Storage(ABC):
     """A place with named samples. Safe to use from many threads; can be pickled for a worker process."""
 
@@ -139,14 +121,6 @@ class Storage(ABC):
 
     def batches(self, engine: Engine, depth: int, block: int, files: int) -> BatchReader | None:
         """Return a reader of batches for the calling thread; None if this storage has only blobs."""
-        return None
-
-    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        """Return a scanner; None if this storage reads only through blobs.
-
-        The scanner reads through `buffer`, which has room for a request and HEAD + SKIM bytes, keeps at most
-        `files` files open, and calls `give_way` before it waits for the storage, so that other threads read.
-        """
         return None
 
 

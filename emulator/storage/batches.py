@@ -12,6 +12,7 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -124,9 +125,12 @@ class BatchReader(Closing):
         self._files = files
         self._open: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
 
-    def read(self, pieces: Pieces, check_head: CheckHead, cancelled: bytearray) -> int:
+    def read(
+        self, pieces: Pieces, check_head: CheckHead, cancelled: bytearray, into: memoryview | None = None
+    ) -> int:
         """Read the pieces, count and time each request, and return their bytes.
 
+        They are discarded, or Python puts them back to back into `into` (not with O_DIRECT).
         Another thread sets `cancelled[0]` when they are no longer wanted. Raises DatasetError for a file that
         is missing or has another size, StorageError for one that cannot be read and if it is cancelled.
         """
@@ -137,13 +141,14 @@ class BatchReader(Closing):
         tally.begin = begin = time.monotonic()
         spent = time.thread_time()
         heads = bytearray()
+        scan = self._scan if into is None else partial(_scan, into=into)
         try:
             if whole:
                 self._storage.sample_pages(paths)
                 heads = bytearray(len(names) * self._head_bytes)
             else:
                 table = self._opened(pieces)
-            size, opening, seconds, failure = self._scan(
+            size, opening, seconds, failure = scan(
                 self._ring, "\0".join([*paths, ""]).encode(errors="surrogateescape"), table,
                 heads, cancelled, self._buffer, self._block, self._skim,
                 self._flags, tally.text,
@@ -210,6 +215,7 @@ def _scan(
     skim: int,
     flags: int,
     text: memoryview,
+    into: memoryview | None = None,
 ) -> Scanned:
     """Do what `_reads.scan` does, without a ring."""
     clock, preadv = time.monotonic, os.preadv
@@ -217,7 +223,7 @@ def _scan(
     how = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
     known: dict[int, Sequence[memoryview]] = {}
     times, delivered, opening = array("d"), 0, 0.0
-    paths, room = names.split(b"\0"), len(heads) // max(1, len(table))
+    placed, paths, room = 0, names.split(b"\0"), len(heads) // max(1, len(table))
     for row, (kept, offset, length, size) in enumerate(table.tolist()):
         path, fd, opened = paths[row], kept, kept >= 0
         note = b"read of " + path[: len(text) - 9] + b"\0"
@@ -245,12 +251,15 @@ def _scan(
                 if direct:
                     asked = -(-asked // HEAD) * HEAD
                 key = asked if low else -asked
-                places = known.get(key)
+                places = known.get(key) if into is None else (into[placed : placed + asked],)
                 if places is None:
                     places = known[key] = _places(buffer, skim, low, 0, asked, bool(direct))
                 got = preadv(fd, places, low)
                 while 0 < got < end - low and not (direct and got % HEAD):
-                    more = preadv(fd, _places(buffer, skim, low, got, asked, bool(direct)), low + got)
+                    rest = _places(buffer, skim, low, got, asked, bool(direct))
+                    if into is not None:
+                        rest = (into[placed + got : placed + asked],)
+                    more = preadv(fd, rest, low + got)
                     if not more:
                         break
                     got += more
@@ -260,7 +269,9 @@ def _scan(
                 delivered += got
                 if room and low == 0:
                     head = min(end, got, room)
-                    heads[row * room : row * room + head] = buffer[:head]
+                    first = buffer if into is None else into[placed:]
+                    heads[row * room : row * room + head] = first[:head]
+                placed += end - at
                 if got != end - low and (got < end - low or (kept < 0 and end == last)):
                     found = os.fstat(fd).st_size if kept < 0 else size
                     if found != size:

@@ -19,7 +19,6 @@ from emulator.storage.base import Blob, Storage, WrappedBlob
 
 if TYPE_CHECKING:
     from emulator.storage.batches import BatchReader, Engine
-    from emulator.storage.posix import Scanner
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
 """Reason for a retry: no answer in time, status 429 or 5xx, a truncated body, a failed connection."""
@@ -280,9 +279,6 @@ class TimedStorage(Storage):
 
     def batches(self, *settings: Any) -> BatchReader | None:
         return self.inner.batches(*settings)  # it times its own requests
-
-    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        return self.inner.scanner(buffer, files, give_way)  # a scanner times its own requests
 
 
 class TimedBlob(WrappedBlob):

@@ -10,10 +10,7 @@ import mmap
 import os
 import sys
 import threading
-import time
-from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -22,21 +19,7 @@ import numpy as np
 
 from emulator.config.storage import Cache
 from emulator.errors import storage_error, storage_errors
-from emulator.files import Closing
-from emulator.notes import phrase
-from emulator.storage.base import (
-    HEAD,
-    SKIM,
-    Blob,
-    Cancelled,
-    CheckHead,
-    Storage,
-    Wanted,
-    closed,
-    cut_short,
-    missing,
-    wrong_size,
-)
+from emulator.storage.base import HEAD, Blob, Storage, missing
 from emulator.storage.batches import BatchReader, Engine, engine_for
 from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
@@ -50,8 +33,6 @@ _SAMPLED_BYTES = 64 * 2**20
 _MOST_BYTES = 2**60
 _MOST_PIECES = 1000
 """Most buffers of one preadv: Linux takes 1024."""
-_MOST_SIZES = 256
-"""Most request sizes for which a scanner keeps its list of buffers."""
 _TMPFS = 0x01021994
 """The magic number that statfs returns for tmpfs."""
 _POPULATE_READ = 22
@@ -107,9 +88,6 @@ class PosixStorage(Storage):
 
     def batches(self, engine: Engine, depth: int, block: int, files: int) -> BatchReader:
         return BatchReader(self, engine, depth, block, files)
-
-    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner:
-        return Scanner(self, buffer, files, give_way)
 
     def path(self, name: str) -> str:
         """Return the path of the file `name`."""
@@ -206,141 +184,6 @@ class PosixBlob(Blob):
             self._map = None
             (os.close if self._keeps else self._storage.close)(self._fd)
             self._fd = -1
-
-
-class Scanner(Closing):
-    """Reads many small requests in one tight loop, for one thread."""
-
-    def __init__(
-        self, storage: PosixStorage, buffer: memoryview, files: int, give_way: Callable[[], None]
-    ) -> None:
-        self._storage = storage
-        # Discarded bytes overwrite each other. Not with O_DIRECT: a device may write a request in any order,
-        # and not every driver accepts the same page twice.
-        self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
-        self._files = files
-        self._kept: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
-        self._places: dict[int, Sequence[memoryview]] = {}
-        self._give_way = give_way
-        # With RWF_NOWAIT the kernel reads only pages in memory, or returns an error. tmpfs is all memory.
-        self._nowait = 0 if _in_memory(storage.root) else os.RWF_NOWAIT
-        self.waits = storage.cache == "cold"
-        """True if any request may wait for the storage: other threads should then read at the same time."""
-
-    def scan(  # complex on purpose: a call per file or request would show in the CPU of small ones
-        self,
-        wanted: Sequence[Wanted],
-        check_head: CheckHead,
-        cancelled: Cancelled,
-        into: memoryview | None = None,
-    ) -> int:
-        """Read the `wanted` ranges in order, count and time each request, and return the wanted bytes.
-
-        The bytes go back to back into `into` (not with O_DIRECT), or are discarded. Raises DatasetError for a
-        file that is missing or has another size, StorageError for one that cannot be read and if
-        `cancelled()`.
-        """
-        storage, tally = self._storage, self._storage.stats.mine()
-        alignment, kept, known = storage.alignment, self._kept, self._places
-        clock = time.monotonic
-        may_wait, noted = self.waits, ""
-        flags = 0 if may_wait else self._nowait
-        times = array("d")
-        useful = delivered = 0
-        tally.begin = now = clock()
-        worked = time.thread_time()
-        try:
-            for name, size, requests, whole in wanted:
-                if not (requests or whole):
-                    continue  # a stream whose next block has not been reached
-                if cancelled():
-                    raise closed()
-                start = useful
-                if name != noted:
-                    noted = name
-                    tally.note.write(phrase("read", storage.path(name)))
-                if (fd := kept.get(name)) is not None:
-                    kept.move_to_end(name)
-                if fd is None:
-                    before = now
-                    fd = self._open(name, size, whole)
-                    now = clock()
-                    tally.opening += now - before
-                    tally.inside += now - before
-                try:
-                    for offset, length in requests:
-                        if may_wait and cancelled():
-                            raise closed()
-                        low, asked = offset, length
-                        if alignment > 1:
-                            low -= offset % alignment
-                            asked = padded(offset + length, alignment) - low
-                        if into is None:
-                            # Negative for the first bytes of a file, which must not be overwritten.
-                            key = asked if offset else -asked
-                            places = known.get(key) or self._placed(key)
-                        else:
-                            places = (into[useful : useful + length],)
-                        try:
-                            done = os.preadv(fd, places, low, flags)
-                        except OSError as error:
-                            if not flags:
-                                raise
-                            done, self.waits = 0, error.errno == errno.EOPNOTSUPP
-                        if done < asked and low + done < offset + length:
-                            self._give_way()
-                            flags, may_wait = 0, True
-                            room, head = self._room(offset) if into is None else (into[useful:], 0)
-                            done = _filled(fd, room, head, low, done, asked, alignment)
-                            if low + done < offset + length:
-                                raise cut_short(storage.path(name), low + done, size)
-                        before = now
-                        now = clock()
-                        times.append(now - before)
-                        useful += length
-                        delivered += done
-                except OSError as error:
-                    error.filename = storage.path(name)
-                    raise storage_error(error, "cannot read") from None
-                finally:
-                    if name not in kept:
-                        storage.close(fd)
-                if whole and requests:
-                    first = self._buffer if into is None else into[start:]
-                    check_head(first[: min(size, HEAD)], size, name)
-        finally:
-            tally.begin = 0.0
-            tally.add(delivered, times)
-            tally.on_core += time.thread_time() - worked
-        return useful
-
-    def _room(self, offset: int) -> tuple[memoryview, int]:
-        """Return `_places`' room and head for discarded bytes: they do not overwrite the head of the file."""
-        return (self._buffer[HEAD:], 0) if offset else (self._buffer, HEAD)
-
-    def _placed(self, key: int) -> Sequence[memoryview]:
-        """Return the buffers of a request of `abs(key)` bytes; negative at the start of a file."""
-        if len(self._places) == _MOST_SIZES:
-            self._places.clear()
-        places = self._places[key] = _places(*self._room(max(0, key)), 0, abs(key))
-        return places
-
-    def _open(self, name: str, size: int, whole: bool) -> int:
-        """Open a file; one that is read in pieces stays open. Raises as Storage.open does."""
-        path = self._storage.path(name)
-        fd, found = self._storage.descriptor(path)
-        if found != size:
-            self._storage.close(fd)
-            raise wrong_size(path, found, size)
-        if not whole and self._files:
-            self._kept[name] = fd
-            if len(self._kept) > self._files:
-                self._storage.close(self._kept.popitem(last=False)[1])
-        return fd
-
-    def close(self) -> None:
-        while self._kept:
-            self._storage.close(self._kept.popitem()[1])
 
 
 class _Map:

@@ -182,6 +182,24 @@ def test_a_reader_keeps_files_open_counts_and_names_what_is_wrong(folder: Path, 
     assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208  a ring lives as long as its reader
 
 
+def test_bytes_are_kept_back_to_back(folder: Path) -> None:
+    content = (folder / "f10001").read_bytes()
+    storage, into = PosixStorage(folder, direct=False, cache="warm"), memoryview(bytearray(18_000))
+    with BatchReader(storage, "python", 1, 4096, 1) as reader:
+        parts = Pieces(["f10001", "f10001"], np.array([(0, 1001, 9000, 10_001)] * 2, np.int64))
+        assert reader.read(parts, lambda *_: None, bytearray(1), into) == 18_000
+        assert bytes(into[:9000]) == bytes(into[9000:]) == content[1001:]
+        assert storage.stats.snapshot().reads == 6
+        files = Pieces(["f10001", "f100"], np.array([whole(10_001), whole(100)], np.int64))
+        heads: list[bytes] = []
+        reader.read(files, lambda head, *_: heads.append(bytes(head)), bytearray(1), into)
+        assert bytes(into[:10_101]) == content + (folder / "f100").read_bytes()
+        assert heads == [content[:HEAD], (folder / "f100").read_bytes()]
+        os.truncate(folder / "f10001", 7000)
+        with pytest.raises(DatasetError, match="ends at byte 7000 of 10001"):
+            reader.read(parts, lambda *_: None, bytearray(1), into)
+
+
 @pytest.mark.skipif(_reads is None, reason="the C module was not built here")
 def test_a_read_that_hangs_is_named_and_does_not_hold_pythons_lock(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")

@@ -8,21 +8,22 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 from command import until
-from contracts.storage_contract import SIZES, StorageContract, content, folder, read_whole
+from contracts.storage_contract import StorageContract, content, folder, read_whole
 
 from emulator.errors import DatasetError, StorageError
-from emulator.storage.base import HEAD, Blob, Wanted, WrappedBlob
+from emulator.storage.base import Blob, WrappedBlob
+from emulator.storage.batches import Pieces
 from emulator.storage.counts import ReadStats, TimedBlob, TimedStorage
-from emulator.storage.posix import PosixStorage, Scanner, aligned_buffer, evict, probe_direct, resident_pages
+from emulator.storage.posix import PosixStorage, aligned_buffer, evict, probe_direct, resident_pages
 
 __all__ = ["folder"]
 
@@ -245,21 +246,6 @@ def test_each_thread_shows_its_requests_and_the_one_under_way(folder: Path) -> N
     assert 0.0 < tally.seconds < time.monotonic() - before
 
 
-def nothing(*_: object) -> bool:
-    return False
-
-
-def wanted(name: str, block: int = 4096) -> Wanted:
-    """The file `name` in requests of `block` bytes, from its second on."""
-    size = SIZES[name]
-    requests = [(at, min(block, size - at)) for at in range(block, size, block)]
-    return Wanted(name, size, requests, whole=False)
-
-
-def scanning(storage: PosixStorage, files: int = 1, give_way: Callable[[], None] = lambda: None) -> Scanner:
-    return storage.scanner(aligned_buffer(4 * HEAD), files, give_way)
-
-
 def test_pages_in_the_page_cache_are_counted(folder: Path) -> None:
     with (folder / "pages").open("w+b", buffering=0) as file:
         os.pwrite(file.fileno(), bytes(4096), 4096)
@@ -267,68 +253,17 @@ def test_pages_in_the_page_cache_are_counted(folder: Path) -> None:
         assert resident_pages(file.fileno(), 0, 4 * 4096) == (4, 1)
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_a_scan_is_its_requests_one_by_one(folder: Path, direct: bool) -> None:
-    if direct:
-        needs_direct(folder)
-    storage = PosixStorage(folder, direct=direct, cache="cold" if direct else "warm")
-    one, buffer = wanted("odd", 3000), aligned_buffer(4 * HEAD)
-    with storage.scanner(buffer, 1, lambda: None) as scanner:
-        assert scanner.scan([one, one], nothing, nothing) == 2 * (10_001 - 3000) == 2 * one.bytes
-        counts = storage.stats.snapshot()
-        assert counts.reads == 2 * 3 and counts.bytes >= 2 * one.bytes
-        if not direct:
-            into = memoryview(bytearray(one.bytes))
-            scanner.scan([one], nothing, nothing, into)
-            assert bytes(into) == content("odd")[3000:]
-        os.truncate(folder / "odd", 7000)
-        with pytest.raises(DatasetError, match="ends at byte 7000 of 10001"):
-            scanner.scan([one], nothing, nothing)
-        with pytest.raises(StorageError, match="closed"):
-            scanner.scan([one], nothing, lambda: True)
-
-
-def test_a_scanner_keeps_few_files_open_and_closes_them(folder: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    storage = PosixStorage(folder, direct=False, cache="warm")
-    with scanning(storage, 2) as scanner:
-        for name in ("odd", "large", "odd"):
-            scanner.scan([wanted(name)], nothing, nothing)
-        (folder / "odd").unlink()
-        scanner.scan([wanted("odd"), wanted("page")], nothing, nothing)
-        with pytest.raises(DatasetError, match="has 1 bytes, but the manifest says 5"):
-            scanner.scan([Wanted("one", 5, [(0, 5)], whole=True)], nothing, nothing)
-        assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
-def test_a_cold_file_stays_in_memory_while_a_scanner_has_it_open(folder: Path) -> None:
+def test_a_cold_file_stays_in_memory_while_a_reader_has_it_open(folder: Path) -> None:
     """As in a job: what the kernel has read ahead is found, and other readers' pages are not pushed out."""
     needs_eviction(folder)
     assert (folder / "odd").read_bytes() == content("odd")
     storage = PosixStorage(folder, direct=False, cache="cold")
+    pieces = Pieces(["odd"], np.array([(0, 4096, 10_001 - 4096, 10_001)], np.int64))
 
-    with scanning(storage) as scanner:
+    with storage.batches("python", 1, 4096, 1) as reader:
         for _ in range(2):
-            scanner.scan([wanted("odd")], nothing, nothing)
+            reader.read(pieces, lambda *_: None, bytearray(1))
             assert resident(folder / "odd")
         counts = storage.stats.snapshot()
         assert counts.pages_sampled and not counts.pages_resident
     assert not resident(folder / "odd")
-
-
-def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:
-    """What is in memory is read at once; what is not, or what the kernel cannot tell, after giving way."""
-    needs_eviction(folder)
-    given: list[str] = []
-    storage = PosixStorage(folder, direct=False, cache="warm")
-    with scanning(storage, 1, lambda: given.append("way")) as scanner:
-        content_of_cache = (folder / "odd").read_bytes()
-        scanner.scan([wanted("odd")], nothing, nothing)
-        if not scanner.waits:  # a file system that can tell
-            assert given == [] and content_of_cache == content("odd")
-        with (folder / "odd").open("rb") as file:
-            evict(file.fileno())
-        assert scanner.scan([wanted("odd")], nothing, nothing) == 10_001 - 4096
-    assert given
-    assert scanning(PosixStorage(folder, direct=False, cache="cold")).waits
