@@ -253,10 +253,10 @@ def _scan(
                 key = asked if low else -asked
                 places = known.get(key) if into is None else (into[placed : placed + asked],)
                 if places is None:
-                    places = known[key] = _places(buffer, skim, low, 0, asked, bool(direct))
+                    places = known[key] = request_buffers(buffer, skim, low, 0, asked, bool(direct))
                 got = preadv(fd, places, low)
                 while 0 < got < end - low and not (direct and got % HEAD):
-                    rest = _places(buffer, skim, low, got, asked, bool(direct))
+                    rest = request_buffers(buffer, skim, low, got, asked, bool(direct))
                     if into is not None:
                         rest = (into[placed + got : placed + asked],)
                     more = preadv(fd, rest, low + got)
@@ -291,22 +291,23 @@ def _scan(
     return delivered, opening, times.tobytes(), GOOD
 
 
-def _places(
-    buffer: memoryview, skim: int, low: int, got: int, asked: int, direct: bool
+def request_buffers(
+    buffer: memoryview, skim: int, low: int, got: int, asked: int, fits: bool
 ) -> Sequence[memoryview]:
-    """Return where a request is read to, without its first `got` bytes: behind the head of the file.
+    """Return where a request at offset `low` is read to, without its first `got` bytes.
 
-    Discarded bytes of the page cache overwrite each other. Not with O_DIRECT: a device may write a request in
-    any order, and not every driver accepts the same page twice.
+    Unless the request `fits`, its bytes behind the head of the file overwrite each other, in pieces of `skim`
+    bytes. With O_DIRECT it must fit: a device may write a request in any order, and not every driver accepts
+    the same page twice.
     """
-    if direct:
+    if fits:
         return (buffer[got:asked],)
-    places, rest = [], asked - got
+    pieces, rest = [], asked - got
     if low == 0 and got < HEAD:
-        places.append(buffer[got : min(HEAD, asked)])
-        rest -= len(places[0])
+        pieces.append(buffer[got : min(HEAD, asked)])
+        rest -= len(pieces[0])
     whole, ragged = divmod(rest, skim)
-    places += [buffer[HEAD : HEAD + skim]] * min(whole, _IOVECS - 2)
+    pieces += [buffer[HEAD : HEAD + skim]] * min(whole, _IOVECS - 2)
     if ragged and whole <= _IOVECS - 2:
-        places.append(buffer[HEAD : HEAD + ragged])
-    return places
+        pieces.append(buffer[HEAD : HEAD + ragged])
+    return pieces

@@ -20,7 +20,7 @@ import numpy as np
 from emulator.config.storage import Cache
 from emulator.errors import storage_error, storage_errors
 from emulator.storage.base import HEAD, Blob, Storage, missing
-from emulator.storage.batches import BatchReader, Engine, engine_for
+from emulator.storage.batches import BatchReader, Engine, engine_for, request_buffers
 from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
 
@@ -31,8 +31,6 @@ _SAMPLED_DIRECT = 64
 _SAMPLED_BYTES = 64 * 2**20
 """Most bytes of a file that are checked with mincore."""
 _MOST_BYTES = 2**60
-_MOST_PIECES = 1000
-"""Most buffers of one preadv: Linux takes 1024."""
 _TMPFS = 0x01021994
 """The magic number that statfs returns for tmpfs."""
 _POPULATE_READ = 22
@@ -161,7 +159,7 @@ class PosixBlob(Blob):
     def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
         size = len(buffer) if length is None else length
         try:
-            return _filled(self._fd, buffer, HEAD, offset, 0, size, self.alignment)
+            return _filled(self._fd, buffer, offset, size, self.alignment)
         except OSError as error:
             error.filename = self.name
             raise storage_error(error, "cannot read") from None
@@ -218,30 +216,17 @@ class _Map:
         return offset - begin
 
 
-def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[memoryview]:
-    """Return buffers for bytes `done` to `length` of a request.
+def _filled(fd: int, buffer: memoryview, offset: int, length: int, alignment: int) -> int:
+    """Read `length` bytes; return how many there were.
 
-    If `room` is shorter than the request, it keeps the first `head` bytes; later bytes overwrite each other.
-    """
-    if length <= len(room):
-        return (room[done:length],)
-    pieces = [room[done:head]] if done < head else []
-    rest = room[head:]
-    whole, ragged = divmod(length - max(done, head), len(rest))
-    pieces += [rest] * min(whole, _MOST_PIECES)
-    if ragged and whole <= _MOST_PIECES:
-        pieces.append(rest[:ragged])
-    return pieces
-
-
-def _filled(fd: int, room: memoryview, head: int, offset: int, done: int, length: int, alignment: int) -> int:
-    """Read the rest of a request that has `done` bytes; return its total.
-
-    A short read need not be the end of the file: a signal or a server may shorten it. With O_DIRECT, one that
+    Of a `buffer` that is shorter, only the first HEAD bytes are valid: later ones overwrite each other. A
+    short read need not be the end of the file: a signal or a server may shorten it. With O_DIRECT, one that
     does not end at a block boundary is the end.
     """
+    done, fits = 0, length <= len(buffer)
     while done < length and done % alignment == 0:
-        more = os.preadv(fd, _places(room, head, done, length), offset + done)
+        pieces = request_buffers(buffer, len(buffer) - HEAD, 0, done, length, fits)
+        more = os.preadv(fd, pieces, offset + done)
         if more == 0:
             break
         done += more
