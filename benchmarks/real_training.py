@@ -23,7 +23,7 @@ import torch
 from emulator.analysis.drift import repeat_interval
 from emulator.analysis.throughput import Throughput, throughput
 from emulator.config.storage import StorageSpec
-from emulator.config.workload import AcceleratorSpec, LoaderSpec, load_loader
+from emulator.config.workload import AcceleratorSpec, LoaderSpec, load_workload
 from emulator.dataset.manifest import Manifest, open_dataset
 from emulator.loader import make_loader
 from emulator.order import EpochPlan, RankPlan
@@ -54,8 +54,8 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=20)
     given = parser.parse_args()
     model, device = model_named(given.model), choose_device(given.device)
-    settings = [f"loader.batch_size={given.batch}"] if given.batch else []
-    spec = replace(load_loader(given.workload, settings), crop=model.patch)
+    spec = replace(load_workload(given.workload).loader, crop=model.patch)
+    spec = replace(spec, batch_size=given.batch or spec.batch_size)
     mode = ComputeMode(precision=given.precision, compiled=given.compile)
     opened = open_dataset(given.dataset)
     print(f"{model.name} on {device}, {mode.name}, batch size {spec.batch_size}, {given.steps} steps")

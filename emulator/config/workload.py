@@ -384,12 +384,6 @@ def stored_workload(table: Mapping[str, Any]) -> Workload:
     return build(Workload, table, path=("workload",))
 
 
-def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:
-    """Load only the loader of a workload, for a real accelerator. Raises SpecError, StorageError."""
-    table, source = read_toml(find("workloads", name), settings)
-    return build(LoaderSpec, table.get("loader", {}), source, ("loader",))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileChoice:
     """The table [accelerator] of a workload that names a profile."""

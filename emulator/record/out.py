@@ -189,7 +189,7 @@ def check_out(
     with storage_errors(f"cannot look into the folder {path}"):
         holder = in_use(path / LOCK) if path.is_dir() and not held else ""
         lock = path / LOCK  # of a process alive or dead
-        before = Owner.named_in(lock) if _is_file(lock) else None
+        before = Owner.named_in(lock) if is_plain(path, lock) else None
         left = {LOCK, *(file.name for file in _left_by(path, before))}
         used = path.exists() and any(entry.name not in left for entry in path.iterdir())
     if holder:
@@ -256,7 +256,7 @@ def _left_by(path: Path, before: Owner | None) -> list[Path]:
     for file in path.iterdir():
         name, *writer = written_by(file.name) or ("",)
         ours = name in (RESULT, HOSTS) or is_part(name)
-        if ours and writer == [before.host[:32], before.pid] and _is_file(file):
+        if ours and writer == [before.host[:32], before.pid] and is_plain(path, file):
             found.append(file)
     return found
 
@@ -292,10 +292,6 @@ def _own_files(path: Path) -> list[Path]:
     return ours
 
 
-def _is_file(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink()
-
-
 def _looks_ours(path: Path, file: Path) -> bool:
     """Return True if feedrate wrote the file at a name of its own in OUT. Raises StorageError."""
     with storage_errors("cannot read a file", file):
@@ -311,7 +307,7 @@ def _looks_ours(path: Path, file: Path) -> bool:
 def _is_failure(path: Path) -> bool:
     """Return True if OUT has a failure.txt that `claim_failure` wrote. Raises OSError."""
     file = path / FAILURE
-    if not _is_file(file):
+    if not is_plain(path, file):
         return False
     with file.open("rb") as opened:
         return opened.read(len(_FAILED)) == _FAILED.encode()
