@@ -146,7 +146,6 @@ class Listener:
 
     def _end_reads(self) -> None:
         """Detach strace from all processes of the job, and read the rest of its output."""
-        self._watch.cut = time.monotonic()
         self._tracing.unlink(missing_ok=True)
         for tracer in self._tracers.values():
             tracer.kill()

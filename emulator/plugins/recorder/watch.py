@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections import Counter, defaultdict
@@ -66,8 +65,6 @@ class Watch:
         self.traced = traced
         self.keep_names = keep_names
         self.traced_until = 0
-        self.cut = math.inf
-        """When strace began to detach, in seconds of time.monotonic."""
         """End of the tracing of calls, in nanoseconds of the monotonic clock; 0: it has not ended."""
         self.loaders: dict[Key, _Seen] = {}
         self.asking: list[int] = []
@@ -163,8 +160,7 @@ class Watch:
 
     def _border(self, event: Mapping[str, Any]) -> None:
         process, at = _number(event, "p"), _number(event, "t") / 1e9
-        if at <= self.cut:  # calls of later batches are not traced, or not all of them
-            self.log.border(process, process, END if event["d"] else BEGIN, _number(event, "l"), at)
+        self.log.border(process, process, END if event["d"] else BEGIN, _number(event, "l"), at)
 
     def _accelerator(self, event: Mapping[str, Any]) -> None:
         self.accelerators[_number(event, "p")] = str(event["name"])[:100]
