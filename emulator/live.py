@@ -319,11 +319,6 @@ def quiet() -> bool:
     return _output.quiet
 
 
-def launched() -> bool:
-    """Return True in rank 0 of those that this command has forked: the command prints the result."""
-    return isinstance(_output.view, Shared)
-
-
 def say(line: str) -> None:
     """Print a message."""
     current().say(line)

@@ -19,7 +19,7 @@ from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.run.comm import Comm
 from emulator.run.verify import Checked, Checking
 from emulator.run.verify import verify as check
-from emulator.run.world import on_ranks, world
+from emulator.run.world import on_ranks
 from emulator.units import counted, parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 
 
@@ -46,7 +46,7 @@ def verify(
         return 0
 
     try:
-        status = work(world()) if ranks is None else on_ranks(work, ranks)
+        status = on_ranks(work, ranks)
     except KeyboardInterrupt:
         print("feedrate: interrupted: files that were made again stay; verify again", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -174,7 +174,7 @@ def generate(
         return 0
 
     try:
-        status = work(world()) if ranks is None else on_ranks(work, ranks)
+        status = on_ranks(work, ranks)
     except Interrupted as end:
         again = shlex.join(["feedrate", *(masked(word) for word in sys.argv[1:])])
         print(

@@ -160,12 +160,7 @@ def command_line() -> tuple[str, ...]:
 
 
 def show_result(result: RunResult, out: Path, gate: Gate | None = None) -> None:
-    """Print the result and where it is, and leave with the gate's status; for programs the whole result.
-
-    A rank that feedrate launched leaves it to the launcher.
-    """
-    if live.launched():
-        return
+    """Print the result and where it is, and leave with the gate's status; for programs the whole result."""
     gate = gate or Gate()
     result = gate.applied(result)
     answer = answer_of(result, gate.require)

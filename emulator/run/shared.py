@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 
-from emulator import live
 from emulator.config.storage import Place
 from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.errors import DatasetError, FeedrateError
@@ -78,7 +77,7 @@ def describe_run(hosts: Sequence[str], memory: Mapping[str, int], out: Path) -> 
         "invocation_start": datetime.fromtimestamp(psutil.Process().create_time(), UTC).isoformat(),
         "ranks_started": len(hosts),
         "folder": str(Path.cwd()),
-        "mpirun": started_by_mpi() and not live.launched(),
+        "mpirun": started_by_mpi(),
         "hosts": sorted(set(hosts)),
         "memory_of_hosts": dict(memory),
         "out_mount": describe_mount(out),

@@ -38,14 +38,16 @@ def world(expected: int | None = None) -> Comm:
     return comm
 
 
-def on_ranks(work: Work, ranks: int | None = None, usual: int = 1, out: Path | None = None) -> int:
+def on_ranks(work: Work, ranks: int | None = None, usual: int | None = None, out: Path | None = None) -> int:
     """Run `work` on the ranks of mpirun or srun, else on `ranks` or `usual` forked ones; return the status.
 
-    `out` is the folder of the result. Raises LaunchError, and under mpirun what `work` raises.
+    Without either number, this process does the work. `out` is the folder of the result. Raises LaunchError,
+    and what `work` raises unless ranks are forked.
     """
-    if started_by_mpi():
+    number = ranks or usual
+    if number is None or started_by_mpi():
         return work(world(expected=ranks)) or 0
-    return fork_ranks(ranks or usual, work, out)
+    return fork_ranks(number, work, out)
 
 
 def compared(comm: Comm, library: str) -> str:
