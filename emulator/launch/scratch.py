@@ -51,16 +51,19 @@ def _parent() -> Path:
         return Path(tempfile.gettempdir())
 
 
-def remove_dead() -> None:
-    """Remove this user's folders whose owner was killed. Never raises."""
+def remove_dead(*, wait: bool = False) -> None:
+    """Remove this user's folders whose owner was killed. Never raises.
+
+    Ranks inherit the owner's lock. `wait`: until those of a dead owner have ended, too.
+    """
     with suppress(OSError):
         for folder in _parent().glob("feedrate-*-*-*"):
             with suppress(OSError):
-                if _is_dead(folder):
+                if _is_dead(folder, wait):
                     _remove(folder)
 
 
-def _is_dead(folder: Path) -> bool:
+def _is_dead(folder: Path, wait: bool) -> bool:
     name = _NAME.fullmatch(folder.name)
     if name is None or folder.lstat().st_uid != os.geteuid():
         return False
@@ -68,9 +71,9 @@ def _is_dead(folder: Path) -> bool:
     try:
         if name[1] != _boot():
             return True
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, an OSError: the owner is alive
-        # The owner may not have locked it yet: then its process is alive.
-        return has_ended(int(name[2]))
+        ended = has_ended(int(name[2]))  # False, too, for an owner that has not locked it yet
+        fcntl.flock(held, fcntl.LOCK_EX | (0 if wait and ended else fcntl.LOCK_NB))  # or BlockingIOError
+        return ended
     finally:
         os.close(held)
 

@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -209,7 +210,7 @@ def _leave(child: int) -> None:
             break
         time.sleep(0.02)
     report_left(family)
-    briefly(remove_dead, _EXIT_SECONDS)
+    briefly(partial(remove_dead, wait=True), _EXIT_SECONDS)
 
 
 def report_left(processes: list[int]) -> None:
@@ -235,7 +236,7 @@ def _exit_as(status: int, *, over: bool) -> None:
     if status < 0:
         os._exit(-1 - status)
     if os.WIFSIGNALED(status):
-        briefly(remove_dead, _EXIT_SECONDS)
+        briefly(partial(remove_dead, wait=True), _EXIT_SECONDS)
         number = os.WTERMSIG(status)
         if over or number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             end_by(number)
