@@ -284,6 +284,9 @@ def resident_pages(fd: int, offset: int, size: int) -> tuple[int, int]:
         libc.munmap(address, size)
 
 
+_PROBE_PREFIX = ".feedrate-"
+
+
 def probe_direct(folder: Path) -> bool:
     """Return True if the file system of `folder` accepts O_DIRECT reads; False if that cannot be tested.
 
@@ -291,12 +294,14 @@ def probe_direct(folder: Path) -> bool:
     """
     with storage_errors("cannot try O_DIRECT", folder), ExitStack() as stack:
         with os.scandir(folder) as entries:
-            files = (entry.path for entry in entries if entry.is_file() and entry.stat().st_size)
+            # Not the file of another rank that tries it at the same time.
+            kept = (entry for entry in entries if not entry.name.startswith(_PROBE_PREFIX))
+            files = (entry.path for entry in kept if entry.is_file() and entry.stat().st_size)
             name = next(files, None)
         if name is None:
             # Not O_TMPFILE: FUSE and NFS refuse it, though they may have O_DIRECT.
             try:
-                own = stack.enter_context(NamedTemporaryFile(dir=folder, prefix=".feedrate-"))
+                own = stack.enter_context(NamedTemporaryFile(dir=folder, prefix=_PROBE_PREFIX))
             except OSError as error:
                 if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                     return False

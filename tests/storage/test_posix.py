@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
+import multiprocessing
 import os
 import threading
 import time
@@ -148,6 +149,13 @@ def test_probing_needs_no_file_and_leaves_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_bytes(bytes(5000))
     assert probe_direct(tmp_path) == answer
+
+
+def test_ranks_that_probe_at_once_do_not_read_each_others_files(tmp_path):
+    """Each makes a file in the empty folder and removes it."""
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        answers = pool.map(probe_direct, [tmp_path] * 600, chunksize=200)
+    assert len(set(answers)) == 1
 
 
 def test_a_file_system_without_nameless_files_may_have_direct_reads(
