@@ -25,6 +25,7 @@ from emulator.analysis.throughput import Throughput, throughput
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, load_workload
 from emulator.dataset.manifest import Manifest, open_dataset
+from emulator.launch.comm import Comm
 from emulator.loader import make_loader
 from emulator.order import EpochPlan, RankPlan
 from emulator.plugins.calibrate import trainer as real
@@ -32,7 +33,6 @@ from emulator.plugins.calibrate.measure import timing_of
 from emulator.plugins.calibrate.models import ComputeMode, choose_device, model_named
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
-from emulator.run.comm import Comm
 from emulator.run.point import open_storage
 from emulator.run.train import train
 from emulator.storage.base import Storage

@@ -23,9 +23,14 @@ from emulator.analysis.answer import Answer
 from emulator.analysis.knee import find_knee
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
+from emulator.dataset.checking import Checked, Checking
+from emulator.dataset.checking import verify as check
+from emulator.dataset.generate import Filled, Filling
+from emulator.dataset.generate import generate as fill
 from emulator.dataset.plan import DatasetPlan
 from emulator.errors import Inconclusive, MissingError, RankError
 from emulator.launch.child import feedrate
+from emulator.launch.comm import Comm, Quiet
 from emulator.record.host import HOST, HostRows, read_hosts
 from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
@@ -33,11 +38,6 @@ from emulator.record.steps import STEP, Steps, read_steps
 from emulator.report.charts import Figure, svg, write_picture
 from emulator.report.training_figures import hosts_over_time
 from emulator.report.view import answer_of, kind_of, title
-from emulator.run.comm import Comm, Quiet
-from emulator.run.generate import Filled, Filling
-from emulator.run.generate import generate as fill
-from emulator.run.verify import Checked, Checking
-from emulator.run.verify import verify as check
 from emulator.storage import open_store
 from emulator.sweep.summary import recovered
 

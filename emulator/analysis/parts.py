@@ -2,7 +2,7 @@
 
 Figures are written as if all rows of a point were here, and ask for what they need of other ranks: a sum, a
 maximum, a few numbers of each. In one process (`Whole`) a reduction returns its argument; among ranks it is
-MPI's (`run.comm`), of a size that does not grow with the rows.
+MPI's (`launch.comm`), of a size that does not grow with the rows.
 """
 
 from __future__ import annotations

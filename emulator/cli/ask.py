@@ -21,13 +21,13 @@ from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
+from emulator.launch.comm import Comm
 from emulator.launch.launched import rank_hint
+from emulator.launch.world import on_ranks
 from emulator.record.machine import cores
 from emulator.registry import LOADERS
 from emulator.report.terminal import Text, answer_blocks, print_blocks
 from emulator.report.view import measured_on
-from emulator.run.comm import Comm
-from emulator.run.world import on_ranks
 from emulator.sweep.answer import Client, pytorch_answer, storage_answer
 from emulator.sweep.ask import STORAGE, Measured, measured_in, storage_is_known
 from emulator.sweep.ask import ask as find_answer

@@ -13,13 +13,13 @@ from emulator import live
 from emulator.cli import options
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
+from emulator.dataset.checking import Checked, Checking
+from emulator.dataset.checking import verify as check
 from emulator.dataset.sizes import needed_data
 from emulator.dataset.verify import EXTRA
 from emulator.errors import DatasetError, SpecError, StorageError
-from emulator.run.comm import Comm
-from emulator.run.verify import Checked, Checking
-from emulator.run.verify import verify as check
-from emulator.run.world import on_ranks
+from emulator.launch.comm import Comm
+from emulator.launch.world import on_ranks
 from emulator.units import counted, parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 
 

@@ -22,12 +22,12 @@ from typing import Any
 from emulator import live
 from emulator.config.reader import read_toml
 from emulator.errors import SpecError
+from emulator.launch.comm import agreed
 from emulator.launch.launched import started_by_mpi
+from emulator.launch.world import world
 from emulator.record.out import read_result
 from emulator.registry import VERBS
 from emulator.report.view import words_again
-from emulator.run.comm import agreed
-from emulator.run.world import world
 
 GetVerb = Callable[[str], Any]
 """Maps the name of a verb to its click command; None when there is none."""

@@ -18,9 +18,9 @@ import typer
 from emulator import live
 from emulator.config.storage import ObjectURL, parse_place
 from emulator.errors import FeedrateError, LaunchError, MissingError
+from emulator.launch.mpi import mpi_library
 from emulator.record.machine import cores, describe_mount, installed, memory_bytes
 from emulator.registry import GROUPS
-from emulator.run.mpi import mpi_library
 from emulator.storage import open_store
 from emulator.storage.batches import engines, has_module
 from emulator.storage.posix import probe_direct

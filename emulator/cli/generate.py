@@ -15,15 +15,15 @@ from emulator.cli import options
 from emulator.config.catalog import names
 from emulator.config.recipe import Recipe, load_recipe
 from emulator.config.storage import parse_place
+from emulator.dataset.generate import Filled, Filling, Interrupted
+from emulator.dataset.generate import generate as fill
 from emulator.dataset.like import recipe_like
 from emulator.dataset.names import TRAINING, Tree
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.errors import SpecError
+from emulator.launch.comm import Comm
+from emulator.launch.world import on_ranks, world
 from emulator.registry import FORMATS
-from emulator.run.comm import Comm
-from emulator.run.generate import Filled, Filling, Interrupted
-from emulator.run.generate import generate as fill
-from emulator.run.world import on_ranks, world
 from emulator.storage import open_store
 from emulator.storage.base import Store, WriteOptions
 from emulator.text import masked

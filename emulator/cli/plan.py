@@ -18,8 +18,8 @@ from emulator.loader import buffer_bytes
 from emulator.record.machine import describe_mount, free_memory_bytes, memory_bytes
 from emulator.registry import LOADERS
 from emulator.report.view import shape_of
+from emulator.run.environment import describe_run
 from emulator.run.job import TrainingJob
-from emulator.run.shared import describe_run
 from emulator.sweep.outlook import Pace, start_seconds
 from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import first_result, require_rules

@@ -23,18 +23,18 @@ from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import Placement, Workload, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import FeedrateError, Inconclusive, MissingError, SpecError
+from emulator.launch.comm import Comm, agreed
+from emulator.launch.forked import apart
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.watch import briefly
+from emulator.launch.world import on_ranks
 from emulator.record.out import check_out, read_result
 from emulator.record.steps import parts_of, spools_of
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
-from emulator.run.comm import Comm, agreed
-from emulator.run.forked import apart
 from emulator.run.job import TrainingJob, mismatch
 from emulator.run.preflight import Rules
 from emulator.run.selftest import self_test as measure_overhead
-from emulator.run.world import on_ranks
 from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.leader import Leader, require_samples
 from emulator.sweep.noise import noise_named

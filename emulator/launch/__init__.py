@@ -1,1 +1,1 @@
-"""Start and watch ranks: mpirun, fork server, supervised child, scratch folder, watchdog."""
+"""Start ranks, join and watch them; child programs; the scratch folder."""

@@ -96,7 +96,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        if ours and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # see run.forked
+        if ours and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # see launch.forked
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

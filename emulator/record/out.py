@@ -76,7 +76,7 @@ _FOLDERS = (SPOOL, "fio", "rados", "noise")
 class ResultFolder(Closing):
     """An OUT folder, open for adding: after every addition run.json holds all that was measured so far.
 
-    One process of a run opens it; ranks do so with `run.comm.entered`:
+    One process of a run opens it; ranks do so with `launch.comm.entered`:
 
         with ResultFolder.create(out, new_result("checkpoint", command=..., ...), force=force) as folder:
             folder.update(checkpoints=(*folder.result.checkpoints, checkpoint), flags=flags)

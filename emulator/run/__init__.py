@@ -1,1 +1,1 @@
-"""The training loop of a rank, the communicator, and the collective operations of ranks."""
+"""The training loop of a rank, and the measurement of a point by all ranks."""

@@ -22,6 +22,9 @@ from emulator.analysis.starved import RankAccount, starved
 from emulator.analysis.throughput import busy, rate_series
 from emulator.config.storage import ObjectURL, StorageSpec
 from emulator.dataset.manifest import Dataset
+from emulator.launch.barrier import StepBarrier
+from emulator.launch.comm import Comm
+from emulator.launch.links import HostLinks
 from emulator.loader import make_loader
 from emulator.record.host import HostProbe, HostRows
 from emulator.record.machine import cores
@@ -31,10 +34,7 @@ from emulator.record.steps import Spool, StepLog, Steps
 from emulator.registry import LOADERS
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
 from emulator.run.account import Accounted
-from emulator.run.barrier import StepBarrier
-from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob
-from emulator.run.links import HostLinks
 from emulator.run.train import train
 from emulator.storage.base import Store
 from emulator.storage.counts import ReadCounts, TimedStorage

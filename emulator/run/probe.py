@@ -21,12 +21,12 @@ from emulator.config.workload import Workload
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import FeedrateError
+from emulator.launch.comm import Comm, agreed
 from emulator.loader import reads_by_library
 from emulator.notes import doing
 from emulator.record.device import Counters, counters_of, read_ahead_bytes
 from emulator.record.result import Probe
 from emulator.record.schedstat import thread_busy_seconds
-from emulator.run.comm import Comm, agreed
 from emulator.storage.base import Storage
 from emulator.storage.posix import aligned_buffer
 from emulator.units import BLOCK_BYTES

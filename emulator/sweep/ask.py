@@ -22,13 +22,13 @@ from emulator.config.storage import Place
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.errors import DatasetError, SpecError, storage_errors
+from emulator.launch.comm import Comm
 from emulator.loader import buffer_bytes, shared_bytes
 from emulator.record.machine import free_memory_bytes
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import Point, RunResult
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
-from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob, mismatch
 from emulator.sweep.adaptive import Adaptive, Cost
 from emulator.sweep.asked_data import (

@@ -12,14 +12,14 @@ from emulator import live
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
+from emulator.dataset.generate import Filling, generate
 from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.dataset.owned import look, removable, remove
 from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.writer import exclusive
 from emulator.errors import DatasetError, FeedrateError, SpecError
 from emulator.files import require_folder
-from emulator.run.comm import Comm
-from emulator.run.generate import Filling, generate
+from emulator.launch.comm import Comm
 from emulator.run.probe import how_read, read_rate
 from emulator.storage import open_store
 from emulator.units import counted, show_bytes, show_rate, show_seconds

@@ -27,11 +27,11 @@ from emulator.record.host import HOST, read_hosts, write_hosts
 from emulator.record.machine import describe_mount
 from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import BoundKind, Point, Probe
+from emulator.run.environment import describe_run
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
-from emulator.run.shared import describe_run
 from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools
 from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule

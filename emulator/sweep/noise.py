@@ -12,8 +12,8 @@ from typing import Protocol
 from emulator import live
 from emulator.errors import SpecError
 from emulator.files import write_whole
+from emulator.launch.comm import Comm, agreed
 from emulator.registry import NOISE
-from emulator.run.comm import Comm, agreed
 
 
 class Running(Protocol):

@@ -16,14 +16,15 @@ import numpy as np
 
 from emulator.config.workload import Placement
 from emulator.dataset.manifest import Dataset
+from emulator.dataset.shared import open_together
+from emulator.launch.comm import Comm, Quiet, agreed, entered, guarded
 from emulator.record.out import RESULT
 from emulator.record.result import RunResult
 from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
-from emulator.run.comm import Comm, Quiet, agreed, entered, guarded
+from emulator.run.environment import hosts_of
 from emulator.run.job import TrainingJob
 from emulator.run.point import run_point
 from emulator.run.probe import probe_storage
-from emulator.run.shared import hosts_of, open_together
 from emulator.sweep.noise import noise_beside
 
 if TYPE_CHECKING:

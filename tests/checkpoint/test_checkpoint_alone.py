@@ -10,6 +10,7 @@ import pytest
 
 from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import FeedrateError, SpecError
+from emulator.launch.comm import Comm
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
@@ -17,7 +18,6 @@ from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.plugins.checkpoint.start import sweep_up
 from emulator.report.document import document_of
 from emulator.report.terminal import render
-from emulator.run.comm import Comm
 from emulator.sweep.summary import recovered
 
 

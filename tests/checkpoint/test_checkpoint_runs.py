@@ -16,12 +16,12 @@ from command import feedrate, in_namespace, outlive, ranks_of, started, unless_e
 
 import emulator
 from emulator.errors import SpecError
+from emulator.launch.comm import Comm
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.files import ShardIO, read_shard
 from emulator.record.out import read_result
-from emulator.run.comm import Comm
 from emulator.storage.posix import PosixStorage
 
 pytestmark = pytest.mark.mpi

@@ -256,7 +256,7 @@ def refused(place: object) -> bool:
 
 
 def test_a_call_that_nobody_expects_to_fail_is_one_line(data: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("emulator.run.shared.open_dataset", refused)
+    monkeypatch.setattr("emulator.dataset.shared.open_dataset", refused)
     done = run(tmp_path, "verify", data)
     assert done.status == 4 and f"({data}): Cannot allocate memory" in done.one_line()
 

@@ -34,7 +34,7 @@ OWNERS = {
     "torch": {"loader/worker.py", "plugins/calibrate"},
     "nibabel": {"plugins/formats/nifti.py", "dataset/seeds.py"},
     "h5py": {"plugins/formats/hdf5.py"},
-    "mpi4py": {"run/mpi.py"},
+    "mpi4py": {"launch/mpi.py"},
     "dask": {"dataset/fill_dask.py"},
     "distributed": {"dataset/fill_dask.py"},
     "pyarrow": {"record", "plugins/formats/parquet.py"},

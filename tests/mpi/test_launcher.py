@@ -25,9 +25,9 @@ from command import (
     within,
 )
 
+from emulator.launch.forked import RANKS_A_CORE
 from emulator.record.out import read_failure
 from emulator.record.steps import SPOOL, read_steps
-from emulator.run.forked import RANKS_A_CORE
 from emulator.sweep.summary import recovered
 
 pytestmark = pytest.mark.mpi

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threads import Group, ThreadComm
 
-from emulator.run.barrier import StepBarrier
-from emulator.run.links import join_hosts
+from emulator.launch.barrier import StepBarrier
+from emulator.launch.links import join_hosts
 
 
 def on_ranks(nodes, work):

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from emulator.errors import DatasetError, LaunchError
+from emulator.launch.comm import Comm, Quiet, agreed
 from emulator.launch.launched import Claim, claims, rank_hint, started_by_mpi
-from emulator.run.comm import Comm, Quiet, agreed
-from emulator.run.mpi import library_of, require_family, require_world
+from emulator.launch.mpi import library_of, require_family, require_world
 
 WHEEL = library_of(
     "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11, repo rev: v5.0.11rc1"

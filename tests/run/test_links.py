@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from threads import Group, ThreadComm
 
 from emulator.errors import RankError
-from emulator.run import handshake
-from emulator.run import links as links_module
-from emulator.run.handshake import Proof, likely_first, listen, own_addresses
-from emulator.run.links import FAN, RemoteClock, join_hosts
+from emulator.launch import handshake
+from emulator.launch import links as links_module
+from emulator.launch.handshake import Proof, likely_first, listen, own_addresses
+from emulator.launch.links import FAN, RemoteClock, join_hosts
 
 
 def on_hosts(hosts, work):

@@ -1,7 +1,7 @@
 """The probe reads what it says that it read."""
 
 from emulator.dataset.manifest import open_dataset
-from emulator.run.comm import Comm
+from emulator.launch.comm import Comm
 from emulator.run.probe import probe_storage, read_rate
 from emulator.units import BLOCK_BYTES
 

@@ -3,7 +3,7 @@
 import pytest
 
 from emulator.errors import LaunchError
-from emulator.run.world import differences
+from emulator.launch.world import differences
 
 SAME = {"feedrate": "0.2.0", "code": "f38c", "Python": "3.11.7", "torch": "2.13.0"}
 

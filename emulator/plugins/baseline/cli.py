@@ -10,12 +10,12 @@ import typer
 from emulator import live
 from emulator.cli import options
 from emulator.errors import SpecError
+from emulator.launch.comm import Comm, agreed
+from emulator.launch.world import world
 from emulator.plugins.baseline.fio_suite import fio_suite
 from emulator.plugins.baseline.measure import Tool, measure
 from emulator.plugins.baseline.rados import Cluster, RadosBench
 from emulator.plugins.baseline.suites import SUITES
-from emulator.run.comm import Comm, agreed
-from emulator.run.world import world
 from emulator.units import parse_bytes, parse_list, parse_seconds
 
 Folders = Annotated[

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from emulator import live
+from emulator.launch.comm import Comm, agreed, entered, guarded
 from emulator.live import Now
 from emulator.plugins.baseline.suites import Turn
 from emulator.record.machine import describe_machine
 from emulator.record.out import ResultFolder, check_out
 from emulator.record.result import Corner, RunResult, Side, new_result
-from emulator.run.comm import Comm, agreed, entered, guarded
 from emulator.units import counted, show_rate, show_seconds
 
 Sides = tuple[Side | None, Side | None]

@@ -14,6 +14,7 @@ from typing import TypeVar
 from emulator import live
 from emulator.errors import DatasetError, SpecError
 from emulator.files import sync_folder
+from emulator.launch.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
@@ -29,8 +30,7 @@ from emulator.plugins.checkpoint.job import (
 )
 from emulator.record.out import ResultFolder
 from emulator.record.result import Flag, RunResult
-from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
-from emulator.run.shared import hosts_of
+from emulator.run.environment import hosts_of
 from emulator.storage.counts import ReadStats
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.sweep.noise import noise_beside

@@ -15,8 +15,8 @@ from emulator.plugins.checkpoint.files import FOLDER
 from emulator.record.machine import describe_mount
 from emulator.record.out import check_out
 from emulator.record.result import Checkpoint, RunResult, new_result
+from emulator.run.environment import describe_run
 from emulator.run.preflight import NO_RULES, Rules
-from emulator.run.shared import describe_run
 from emulator.sweep.noise import noise_named
 from emulator.units import show_bytes
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 
 from emulator.errors import FeedrateError, SpecError, StorageError
+from emulator.launch.comm import Comm, Quiet
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.watch import briefly, storage_timeout
+from emulator.launch.world import on_ranks
 from emulator.plugins.checkpoint import cycle
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
-from emulator.run.comm import Comm, Quiet
-from emulator.run.world import on_ranks
 from emulator.units import counted
 
 _SWEEP_SECONDS_OF_FAILED_STORAGE = 1.0

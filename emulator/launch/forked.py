@@ -31,6 +31,7 @@ from emulator import live, notes
 from emulator.analysis.parts import Floats
 from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
 from emulator.launch.child import signals_to
+from emulator.launch.comm import IDLE_POLL, Comm
 from emulator.launch.process import (
     descendants,
     die_with_parent,
@@ -46,7 +47,6 @@ from emulator.live import Follower
 from emulator.notes import Page
 from emulator.record.machine import cores
 from emulator.record.out import replace_failure
-from emulator.run.comm import IDLE_POLL, Comm
 from emulator.units import counted
 
 Work = Callable[[Comm], int | None]

@@ -31,12 +31,12 @@ from emulator import notes
 from emulator.analysis.parts import Floats
 from emulator.errors import LaunchError
 from emulator.files import memory_folder
+from emulator.launch.comm import IDLE_POLL, STEP_POLL, Comm
 from emulator.launch.launched import Claim, claims, rank_hint, shared_segments
+from emulator.launch.links import join_hosts
 from emulator.launch.watch import STARTS, storage_timeout
+from emulator.launch.world import compared
 from emulator.record.machine import cores
-from emulator.run.comm import IDLE_POLL, STEP_POLL, Comm
-from emulator.run.links import join_hosts
-from emulator.run.world import compared
 
 Family = Literal["Open MPI", "MPICH"]
 

@@ -1,22 +1,14 @@
-"""Work that the first rank of each host does for all: open the dataset, and read the host's memory."""
+"""What ranks do together with a dataset: open it, and count the requests that were repeated."""
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
-
-import psutil
+from collections.abc import Mapping
 
 from emulator.config.storage import Place
 from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.errors import DatasetError, FeedrateError
-from emulator.launch.launched import started_by_mpi
-from emulator.record.machine import describe_machine, describe_mount, memory_bytes
-from emulator.run.comm import Comm, agreed
+from emulator.launch.comm import Comm, agreed
 from emulator.storage import open_store
 from emulator.storage.base import Store
 
@@ -61,27 +53,6 @@ def _require_one(place: Place, identities: Mapping[str, tuple[str, ...]]) -> Non
             f"{place} on host {', '.join(others[:5])} is another dataset than on the other hosts",
             "mount the same storage on all hosts",
         )
-
-
-def hosts_of(comm: Comm) -> tuple[list[str], dict[str, int]]:
-    """Return the host of every rank and, on rank 0, the bytes of memory of each host. Collective."""
-    hosts = comm.hosts()
-    memories = comm.gather((socket.gethostname(), memory_bytes()) if comm.node().rank == 0 else None)
-    return hosts, dict(filter(None, memories))
-
-
-def describe_run(hosts: Sequence[str], memory: Mapping[str, int], out: Path) -> dict[str, Any]:
-    """Describe this machine, the start of a run that writes to `out`, and what `hosts_of` returned."""
-    return {
-        **describe_machine(),
-        "invocation_start": datetime.fromtimestamp(psutil.Process().create_time(), UTC).isoformat(),
-        "ranks_started": len(hosts),
-        "folder": str(Path.cwd()),
-        "mpirun": started_by_mpi(),
-        "hosts": sorted(set(hosts)),
-        "memory_of_hosts": dict(memory),
-        "out_mount": describe_mount(out),
-    }
 
 
 def repeats_of(comm: Comm, store: Store) -> dict[str, int]:

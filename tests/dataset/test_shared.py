@@ -8,9 +8,9 @@ import pytest
 from command import feedrate
 from threads import Group, ThreadComm
 
+from emulator.dataset.shared import open_together
 from emulator.errors import DatasetError
-from emulator.run.comm import Quiet
-from emulator.run.shared import open_together
+from emulator.launch.comm import Quiet
 
 TINY = ("--recipe", "tiny", "--no-fsync")
 

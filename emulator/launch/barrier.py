@@ -1,7 +1,7 @@
 """The barrier of a training step. Ranks sleep in the kernel and wake within microseconds.
 
 With 64 ranks on a node, a polled MPI barrier took 30 ms a step. Here the ranks of a node sleep until a pipe
-is readable. The first rank of each node synchronizes with the others through sockets (run.links), or by a
+is readable. The first rank of each node synchronizes with the others through sockets (launch.links), or by a
 polled MPI barrier if those could not be connected.
 
 On busy cores each wake-up waits for a core, so wake-ups must not form a chain. The last of the other ranks to
@@ -27,8 +27,8 @@ from statistics import median
 
 from emulator.errors import storage_errors
 from emulator.files import Closing, memory_folder
-from emulator.run.comm import STEP_POLL, Comm
-from emulator.run.links import HostLinks
+from emulator.launch.comm import STEP_POLL, Comm
+from emulator.launch.links import HostLinks
 
 _PIPES = ("arrive", "full", "leave-0", "leave-1")
 _MOMENT = struct.Struct("=d")

@@ -12,10 +12,10 @@ import numpy as np
 
 import emulator
 from emulator.errors import LaunchError
+from emulator.launch.comm import Comm, agreed
+from emulator.launch.forked import Work, fork_ranks
 from emulator.launch.launched import started_by_mpi
 from emulator.record.machine import installed
-from emulator.run.comm import Comm, agreed
-from emulator.run.forked import Work, fork_ranks
 
 _SAME = ("feedrate", "code")
 """Facts that must be the same on all hosts: ranks of two versions would wait for different messages."""
@@ -30,7 +30,7 @@ def world(expected: int | None = None) -> Comm:
     """
     if not started_by_mpi():
         return Comm()
-    from emulator.run.mpi import mpi_world  # here: only these ranks need MPI
+    from emulator.launch.mpi import mpi_world  # here: only these ranks need MPI
 
     comm = mpi_world()
     if expected not in (None, comm.size):

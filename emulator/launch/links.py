@@ -26,10 +26,8 @@ from typing import NamedTuple
 
 from emulator.errors import FeedrateError, RankError
 from emulator.files import Closing
-from emulator.launch.supervise import report
-from emulator.launch.watch import storage_timeout
-from emulator.run.comm import Comm
-from emulator.run.handshake import (
+from emulator.launch.comm import Comm
+from emulator.launch.handshake import (
     Address,
     Interface,
     Proof,
@@ -40,6 +38,8 @@ from emulator.run.handshake import (
     readable,
     receive,
 )
+from emulator.launch.supervise import report
+from emulator.launch.watch import storage_timeout
 from emulator.units import show_seconds
 
 FAN = 8

@@ -15,12 +15,12 @@ from emulator.dataset.manifest import Manifest
 from emulator.dataset.owned import Holding, removable
 from emulator.dataset.plan import DatasetPlan, planned_sum
 from emulator.dataset.progress import DoneCount, FilesDone, showing
+from emulator.dataset.shared import repeats_of
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
+from emulator.launch.comm import Comm, agreed
 from emulator.record.machine import cores
 from emulator.record.out import require_new_place
-from emulator.run.comm import Comm, agreed
-from emulator.run.shared import repeats_of
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 

@@ -6,9 +6,9 @@ from command import until
 
 from emulator import live
 from emulator.config.storage import parse_place
+from emulator.dataset import checking as verify
 from emulator.dataset import verify as checking
-from emulator.run import verify
-from emulator.run.comm import Comm
+from emulator.launch.comm import Comm
 
 
 class Seen(live.View):

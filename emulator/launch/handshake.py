@@ -1,7 +1,7 @@
 """Connect two hosts by TCP: find an address that works, and authenticate each end to the other.
 
 All hosts have received a token and every host's listening addresses through MPI. A host listens only on its
-own addresses, and only until the hosts below it in the tree (`run.links`) have connected.
+own addresses, and only until the hosts below it in the tree (`launch.links`) have connected.
 """
 
 from __future__ import annotations

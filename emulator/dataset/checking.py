@@ -10,10 +10,10 @@ import numpy as np
 from emulator.config.storage import Place
 from emulator.dataset.manifest import Dataset
 from emulator.dataset.progress import READERS, DoneCount, showing
+from emulator.dataset.shared import open_together, repeats_of
 from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
 from emulator.dataset.writer import repair, repair_was_cut_off
-from emulator.run.comm import Comm, agreed
-from emulator.run.shared import open_together, repeats_of
+from emulator.launch.comm import Comm, agreed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

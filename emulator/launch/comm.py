@@ -30,7 +30,7 @@ from emulator.launch.supervise import report
 from emulator.record.out import claim_failure
 
 if TYPE_CHECKING:
-    from emulator.run.links import HostLinks
+    from emulator.launch.links import HostLinks
 
 STEP_POLL = 0.001
 """Longest sleep between two polls of a barrier within a step, seconds."""
@@ -40,7 +40,7 @@ IDLE_POLL = 0.025
 
 
 class Comm(Whole):
-    """A group of ranks. This class is a group of one; `run.forked` and `run.mpi` have others.
+    """A group of ranks. This class is a group of one; `launch.forked` and `launch.mpi` have others.
 
     Every method but `abort` is collective. As a Whole it reduces the rows of all ranks of a point.
     """
