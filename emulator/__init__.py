@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from emulator.api import (
-        Picture,
         Result,
         baseline,
         checkpoint,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Picture", "Result", "__version__", "baseline", "checkpoint", "compare", "efficiency", "figures",
+    "Result", "__version__", "baseline", "checkpoint", "compare", "efficiency", "figures",
     "find_knee", "generate", "plan", "read", "verify",
 ]  # fmt: skip
 

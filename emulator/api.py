@@ -35,8 +35,7 @@ from emulator.record.host import HOST, HostRows, read_hosts
 from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
-from emulator.report.charts import Figure, svg, write_picture
-from emulator.report.training_figures import hosts_over_time
+from emulator.report.charts import Chart, altair_chart, svg
 from emulator.report.view import answer_of, kind_of, title
 from emulator.storage import open_store
 from emulator.sweep.summary import recovered
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from emulator.plugins.systems.plan import Plan
 
 __all__ = [
-    "Asked", "Picture", "Result", "ask", "baseline", "checkpoint", "compare", "efficiency", "figures",
+    "Asked", "Result", "ask", "baseline", "checkpoint", "compare", "efficiency", "figures",
     "find_knee", "generate", "plan", "read", "record", "report", "run", "sweep", "verify",
 ]  # fmt: skip
 
@@ -136,40 +135,17 @@ class Asked:
     """The counts with the torch loader."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure that a notebook shows."""
-
-    figure: Figure
-
-    @property
-    def name(self) -> str:
-        """Name of the figure, such as `throughput`."""
-        return self.figure.name
-
-    @property
-    def svg(self) -> str:
-        """The drawing as SVG. Raises MissingError without feedrate[report]."""
-        return svg(self.figure)
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    def save(self, path: Place) -> None:
-        """Write the figure to a file that ends in .svg or .png. Raises StorageError, MissingError."""
-        file = Path(path)
-        write_picture([self.figure], file, file.suffix.removeprefix("."), heading="")
-
-
 def read(out: Place) -> Result:
     """Return the result in the folder OUT, also of a run that was cut off. Raises StorageError, SpecError."""
     return Result(recovered(Path(out)), partial(read_steps, Path(out)), partial(read_hosts, Path(out)))
 
 
-def figures(result: Result) -> list[Picture]:
-    """Return the figures of a result, with the one that answers the question first."""
-    shown = (*kind_of(result.run).figures(result.run), *hosts_over_time(result.run, result.hosts))
-    return [Picture(figure) for figure in shown]
+def figures(result: Result) -> list[Chart]:
+    """Return the figures of a result as Altair charts, with the one that answers the question first.
+
+    Notebooks show them; `save` writes .svg, .png and .html. Raises MissingError without feedrate[report].
+    """
+    return [altair_chart(figure) for figure in kind_of(result.run).figures(result.run)]
 
 
 def generate(

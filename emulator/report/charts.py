@@ -1,18 +1,12 @@
 """Figures as data, and their drawings by Altair and vl-convert, without a browser or the network.
 
-A `Figure` is series of dots against an axis, with levels and places to compare them with. Altair lacks three
-things: hollow diamonds for flagged dots, a label beside a line, and a title that a pointer shows in an SVG.
+A `Figure` is series of dots against an axis, with levels and places to compare them with.
 """
 
 from __future__ import annotations
 
-import base64
 import importlib
-import json
-import math
 import re
-import signal
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,8 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from emulator.errors import FeedrateError, MissingError
-from emulator.launch.child import ChildProcess
+from emulator.errors import MissingError
 from emulator.record.out import write_output
 from emulator.text import shown
 
@@ -111,16 +104,16 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A dashed line over the whole width, with words at its left end."""
+    """A dashed line over the whole width, named in the legend."""
 
     y: float
     name: str
-    colour: str = KNEE
+    colour: str = INK
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line over the whole height, with its interval as a band, and words."""
+    """A line over the whole height, with its interval as a band, named in the legend."""
 
     x: float
     interval: tuple[float, float] | None
@@ -211,19 +204,21 @@ def _channel(channel: Any, axis: Axis) -> Any:
 
 
 def _colours(figure: Figure, size: Size) -> Any:
-    """The colour of a series, with one legend for all layers."""
+    """The colour of everything that has a name, with one legend for all layers."""
     alt = extra("altair")
-    names = {one.name: one.colour for one in figure.series}
-    longest = max((len(name) for name in names), default=1)
-    columns = max(1, int(size.width // (7 * min(longest, 36) + 34)))
+    parts: list[Series | Level | Place] = [*figure.series, *figure.levels, *figure.places]
+    names = {part.name: part.colour for part in parts}
+    longest = min(max(map(len, names), default=1), 36)
     # Browsers may draw letters wider than vl-convert measured them.
-    how = {
-        "labelLimit": size.width - 20,
-        "columnPadding": 10 + 1.3 * min(longest, 36),
-        "symbolOpacity": 1,
-        "symbolType": "circle",
-    }
-    legend = alt.Legend(title=None, orient="top", columns=columns, **how)
+    legend = alt.Legend(
+        title=None,
+        orient="top",
+        columns=max(1, size.width // (7 * longest + 34)),
+        labelLimit=size.width - 20,
+        columnPadding=10 + 1.3 * longest,
+        symbolOpacity=1,
+        symbolType="circle",
+    )
     scale = alt.Scale(domain=list(names), range=list(names.values()))
     return alt.Color("series:N", scale=scale, legend=legend if len(names) > 1 else None)
 
@@ -233,35 +228,41 @@ def _lines(figure: Figure, size: Size) -> Iterator[Chart]:
     alt = extra("altair")
     x, y, colours = _channel(alt.X, figure.x), _channel(alt.Y, figure.y), _colours(figure, size)
     for place in figure.places:
-        yield from _place(place, figure, x, size)
+        if place.interval is not None:
+            low, high = place.interval
+            band = _data([{"x": low, "end": high, "series": place.name}]).mark_rect(opacity=0.18)
+            yield band.encode(x=x, x2="end:Q", color=colours)
+        rule = _data([{"x": place.x, "series": place.name}]).mark_rule(strokeWidth=1.6)
+        yield rule.encode(x=x, color=colours)
     for level in figure.levels:
-        rule = _data([{"y": level.y}])
-        yield rule.mark_rule(color=level.colour, strokeDash=[5, 3], strokeWidth=1.6).encode(y=y)
-        text = {"align": "left", "dy": -7, "fontSize": 12, "text": textwrap.shorten(level.name, 60)}
-        yield rule.mark_text(color=level.colour, **text).encode(y=y, x=alt.value(6))
+        rule = _data([{"y": level.y, "series": level.name}]).mark_rule(strokeDash=[5, 3], strokeWidth=1.6)
+        yield rule.encode(y=y, color=colours)
     for series in figure.series:
-        if series.band:
-            rows = [
-                {"x": at, "y": low, "high": high, "series": series.name} for at, low, _, high in series.band
-            ]
+        rows = [{"x": at, "y": low, "high": high, "series": series.name} for at, low, _, high in series.band]
+        if rows:
             yield _data(rows).mark_area(opacity=0.16).encode(x=x, y=y, y2="high:Q", color=colours)
-        if points := _curve(series):
+        rows = [{"x": at, "y": value, "series": series.name} for at, value in _curve(series)]
+        if rows:
             dash = {"strokeDash": [5, 3]} if series.dashed else {}
-            rows = [{"x": at, "y": value, "series": series.name} for at, value in points]
             yield _data(rows).mark_line(strokeWidth=2.2, **dash).encode(x=x, y=y, color=colours)
-    for flagged in (False, True):
+    yield from _dots(figure, x, y, colours)
+
+
+def _dots(figure: Figure, x: Any, y: Any, colours: Any) -> Iterator[Chart]:
+    """Filled circles, and hollow diamonds for flagged dots."""
+    drawn = [(series.name, dot) for series in figure.series if series.drawn for dot in series.dots]
+    shapes: dict[bool, dict[str, Any]] = {
+        False: {"filled": True, "size": 50},
+        True: {"filled": False, "size": 64, "strokeWidth": 2, "shape": "diamond"},
+    }
+    for flagged, shape in shapes.items():
         rows = [
-            {"x": dot.x, "y": dot.y, "series": series.name, "text": shown(dot.text) or f"{dot.y:.4g}"}
-            for series in figure.series
-            if series.drawn
-            for dot in series.dots
+            {"x": dot.x, "y": dot.y, "series": name, "text": shown(dot.text) or f"{dot.y:.4g}"}
+            for name, dot in drawn
             if dot.flagged is flagged
         ]
-        how: dict[str, Any] = {"filled": True, "size": 50}
-        if flagged:
-            how = {"filled": False, "size": 64, "strokeWidth": 2, "shape": "diamond"}
         if rows:
-            dots = _data(rows).mark_point(opacity=1, aria=True, **how)
+            dots = _data(rows).mark_point(opacity=1, aria=True, **shape)
             yield dots.encode(x=x, y=y, color=colours, description="text:N")
 
 
@@ -273,33 +274,7 @@ def _curve(series: Series) -> list[tuple[float, float]]:
     for dot in series.dots if series.line else ():
         if dot.used:
             values.setdefault(dot.x, []).append(dot.y)
-    return [(at, sum(found) / len(found)) for at, found in sorted(values.items())]
-
-
-def _place(place: Place, figure: Figure, x: Any, size: Size) -> Iterator[Chart]:
-    alt = extra("altair")
-    if place.interval is not None:
-        low, high = place.interval
-        band = _data([{"x": low, "end": high}]).mark_rect(color=place.colour, opacity=0.18)
-        yield band.encode(x=x, x2="end:Q")
-    rule = _data([{"x": place.x}])
-    yield rule.mark_rule(color=place.colour, strokeWidth=1.6).encode(x=x)
-    # The words stand on the side with more room.
-    counts = [dot.x for series in figure.series for dot in series.dots if dot.x > 0] or [place.x]
-    share = place.x / max(counts)
-    if figure.x.log:
-        share = math.log(place.x / min(counts)) / math.log(max(counts) / min(counts))
-    left = share > 0.5
-    level = list(figure.places).index(place)
-    letters = max(12, int(size.width * max(share, 1 - share) / 8))
-    yield rule.mark_text(
-        text=place.name if len(place.name) <= letters else place.name.partition(" (")[0][-letters:],
-        align="right" if left else "left",
-        dx=-7 if left else 7,
-        color=place.colour,
-        fontSize=12,
-        fontWeight=600,
-    ).encode(x=x, y=alt.value(size.height - 10 - 15 * level))
+    return [(at, sum(repeats) / len(repeats)) for at, repeats in sorted(values.items())]
 
 
 def _bars(figure: Figure, size: Size) -> Iterator[Chart]:
@@ -351,7 +326,7 @@ def _spec(drawn: Chart, ground: str) -> dict[str, Any]:
 
 
 def _printable(value: Any) -> Any:
-    """A tree of plain values without control characters, which vl-convert cannot draw."""
+    """A tree of plain values without control characters, at which vl-convert aborts the process."""
     if isinstance(value, dict):
         return {key: _printable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -359,16 +334,16 @@ def _printable(value: Any) -> Any:
     return shown(value) if isinstance(value, str) else value
 
 
-def svgs(figures: Sequence[tuple[Figure, Size]]) -> list[str]:
-    """The figures as SVG text on a transparent ground. Raises MissingError, FeedrateError."""
-    with _unchecked():
-        specs = [_spec(chart(figure, size), "transparent") for figure, size in figures]
-    return [pointable(picture.decode()) for picture in _rendered("svg", specs)]
+def altair_chart(figure: Figure) -> Chart:
+    """The figure on white as Altair has it, which notebooks show. Raises MissingError."""
+    return extra("altair").LayerChart.from_dict(_spec(chart(figure), PAPER))
 
 
 def svg(figure: Figure, size: Size = WIDE) -> str:
-    """Draw one figure, as `svgs` does."""
-    return svgs([(figure, size)])[0]
+    """The figure as SVG text on a transparent ground. Raises MissingError."""
+    with _unchecked():
+        spec = _spec(chart(figure, size), "transparent")
+    return pointable(extra("vl_convert").vegalite_to_svg(spec))
 
 
 def pointable(svg: str) -> str:
@@ -384,7 +359,7 @@ def pointable(svg: str) -> str:
 def write_picture(figures: Sequence[Figure], path: Path, kind: str, heading: str = "") -> None:
     """Write the figures as one picture on white, in two columns, `svg` or else `png`.
 
-    Raises MissingError, StorageError, FeedrateError.
+    Raises MissingError, StorageError.
     """
     with _unchecked():
         alt = extra("altair")
@@ -397,41 +372,11 @@ def write_picture(figures: Sequence[Figure], path: Path, kind: str, heading: str
         if heading:
             grid = grid.properties(title={"text": heading, "fontSize": 18, "offset": 16})
         spec = _spec(grid, PAPER)
-    drawn = _rendered(kind, [spec])[0]
-    write_output(path, pointable(drawn.decode()) if kind == "svg" else drawn)
-
-
-def _rendered(kind: str, specs: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Charts in Vega-Lite as pictures. Raises MissingError, FeedrateError.
-
-    By a process of its own: what vl-convert cannot draw aborts the interpreter.
-    """
-    if not specs:
-        return []
-    extra("vl_convert")
-    renderer = ChildProcess("the renderer", [sys.executable, "-m", __name__, kind])
-    out, err = renderer.finish(json.dumps(specs), 300.0, "give --html, --svg or --png less")
-    if renderer.returncode:
-        # An abort prints addresses of libc, which say nothing.
-        lines = [
-            line for line in err.splitlines() if line.strip() and not re.search(r"\[0x[0-9a-f]+\]", line)
-        ]
-        reason = lines[-1].strip()[:200] if lines else f"status {renderer.returncode}"
-        if renderer.returncode < 0:
-            reason = f"{signal.Signals(-renderer.returncode).name}; is memory short (ulimit -v)?"
-        raise FeedrateError("the figures cannot be drawn", f"vl-convert failed ({reason})")
-    return [base64.b64decode(line) for line in out.splitlines()]
-
-
-def _render(kind: str) -> None:
-    """Run the renderer: specs from stdin, a picture a line to stdout."""
     convert = extra("vl_convert")
-    for spec in json.load(sys.stdin):
-        if kind == "svg":
-            picture = convert.vegalite_to_svg(spec).encode()
-        else:
-            picture = convert.vegalite_to_png(spec, scale=2)
-        print(base64.b64encode(picture).decode())
+    if kind == "svg":
+        write_output(path, pointable(convert.vegalite_to_svg(spec)))
+    else:
+        write_output(path, convert.vegalite_to_png(spec, scale=2))
 
 
 def _unchecked() -> AbstractContextManager[None]:
@@ -442,7 +387,3 @@ def _unchecked() -> AbstractContextManager[None]:
     extra("altair")
     off: AbstractContextManager[None] = extra("altair.utils.schemapi").debug_mode(False)
     return off
-
-
-if __name__ == "__main__":
-    _render(sys.argv[1])

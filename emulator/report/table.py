@@ -9,17 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
-from typing import Literal, TypeVar
+from typing import Literal
 
 from emulator.text import csv_text, markdown_text
 
 NONE = "–"
 """Shown where there is no number."""
-T = TypeVar("T")
 Cell = str | float | None
 """Text, a figure (a whole number if it is an int), or None where it is not known."""
 
@@ -59,8 +58,6 @@ class Column:
     room: int = 0
     """Order of leaving out columns without room: the largest goes first; 0: never. From 60 on
     a column is also left out of a page on a small screen."""
-    bar: bool = False
-    """True if a page draws a bar as long as the figure behind it."""
 
     def text(self, cell: Cell) -> str:
         if isinstance(cell, str):
@@ -81,7 +78,7 @@ class Table:
     flagged: frozenset[int] = frozenset()
     """Numbers of the rows that carry a validity flag."""
     items: str = ""
-    """Plural of the rows where a long table may lose its middle, for example `hosts`."""
+    """Plural of the rows where a long table may lose its end, for example `hosts`."""
     detail: bool = False
     """Shown on a page and not in a terminal."""
 
@@ -102,13 +99,12 @@ class Table:
             rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
         )
 
-
-def shortened(rows: Sequence[T], most: int) -> tuple[Sequence[T], Sequence[T], int]:
-    """Head and tail of at most `most` rows together, and how many lie between them."""
-    if len(rows) <= most:
-        return rows, [], 0
-    head = most * 2 // 3
-    return rows[:head], rows[head - most :], len(rows) - most
+    def shortened(self, most: int) -> Table:
+        """The table with at most `most` of its rows, and one that says how many more there are."""
+        if not self.items or len(self.rows) <= most:
+            return self
+        more = (f"and {len(self.rows) - most:,} more {self.items}", *[""] * (len(self.columns) - 1))
+        return replace(self, rows=(*self.rows[:most], more))
 
 
 def heading(head: str, slash: str = "/") -> str:
@@ -117,27 +113,12 @@ def heading(head: str, slash: str = "/") -> str:
 
 
 def markdown(table: Table) -> str:
-    """The table as GitHub's Markdown; in a terminal it is readable as well."""
-    rows = [[heading(column.head) for column in table.columns], *map(list, table.texts)]
-    rows = [[markdown_text(cell) for cell in row] for row in rows]
-    widths = [max(3, *map(len, cells)) for cells in zip(*rows, strict=True)]
-    right = [column.align == "right" for column in table.columns]
-    rule = ["-" * (width - 1) + ":" if r else "-" * width for width, r in zip(widths, right, strict=True)]
-    padded = [
-        [
-            cell.rjust(width) if r else cell.ljust(width)
-            for cell, width, r in zip(row, widths, right, strict=True)
-        ]
-        for row in rows
-    ]
-    lines = ["| " + " | ".join(row) + " |" for row in (padded[0], rule, *padded[1:])]
-    return "\n".join([f"{markdown_text(table.caption)}\n"] * bool(table.caption) + lines) + "\n"
-
-
-def _csv_cell(cell: Cell) -> Cell:
-    if isinstance(cell, str):
-        return csv_text(cell)
-    return "" if cell is None else cell
+    """The table as GitHub's Markdown."""
+    heads = [heading(column.head) for column in table.columns]
+    rule = "|" + "|".join("--:" if column.align == "right" else "---" for column in table.columns) + "|"
+    lines = ["| " + " | ".join(map(markdown_text, row)) + " |" for row in (heads, *table.texts)]
+    caption = [f"{markdown_text(table.caption)}\n"] if table.caption else []
+    return "\n".join([*caption, lines[0], rule, *lines[1:]]) + "\n"
 
 
 def to_csv(table: Table) -> str:
@@ -145,5 +126,6 @@ def to_csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heading(c.head) + (f" [{c.unit}]" if c.unit else "") for c in table.columns)
-    writer.writerows([_csv_cell(cell) for cell in row] for row in table.rows)
+    for row in table.rows:
+        writer.writerow(csv_text(cell) if isinstance(cell, str) else cell for cell in row)
     return text.getvalue()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from emulator.analysis.answer import Answer
 from emulator.analysis.gate import MET, NOT_MET, UNKNOWN
 from emulator.launch.launched import started_by_mpi
-from emulator.report.table import Table, heading, markdown, shortened
+from emulator.report.table import Table, heading, markdown
 from emulator.text import PrintableStream, markdown_text, shown
 
 PLAIN_WIDTH = 100
@@ -78,25 +77,16 @@ def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: boo
     )
     for block in blocks:
         if isinstance(block, Text):
-            console.print(_whole(block.text), style=block.style)
+            console.print(shown(block.text), style=block.style)
         elif block.rows:
-            console.print(_whole(f"\n{block.caption}") if block.caption else "")
-            places = _fitting(block, width)
-            console.print(_laid_out(block, places, width))
-            names = [heading(c.head) for place, c in enumerate(block.columns) if place not in places]
+            console.print(shown(f"\n{block.caption}") if block.caption else "")
+            table = block.shortened(MOST_ROWS)
+            places = _fitting(table, width)
+            console.print(_laid_out(table, places, width))
+            names = [heading(c.head) for place, c in enumerate(table.columns) if place not in places]
             if names:
                 console.print(shown(f"no room for: {', '.join(names)}"), style="dim")
-    return "\n".join(line.rstrip() for line in text.getvalue().replace(_JOINED, " ").splitlines()) + "\n"
-
-
-_JOINED = "\ue000"
-"""Stands for a blank at which no line is broken: rich takes a no-break space for any other."""
-_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=(%|[kMGTPE]?i?B(/s)?|[mun]?s|min|h)(?![\w/]))")
-
-
-def _whole(text: str) -> str:
-    """The same for rich, which breaks lines: a figure stays with its unit."""
-    return _BEFORE_UNIT.sub(_JOINED, shown(text))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
 LEAST_WORD = 12
@@ -127,37 +117,22 @@ def _fitting(table: Table, width: int) -> list[int]:
 
 
 def _laid_out(table: Table, places: Sequence[int], width: int) -> Any:
-    """Return the columns at `places` as a rich table without a frame.
-
-    A name that repeats the one above it is left out.
-    """
+    """Return the columns at `places` as a rich table without a frame."""
     from rich import box
     from rich.table import Table as RichTable
 
     laid = RichTable(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    texts = table.texts
-    tight = sum(_needed(table)[place] for place in places) > width + 2
+    needed = _needed(table)
+    tight = sum(needed[place] for place in places) > width + 2
     for place in places:
         column = table.columns[place]
-        # a figure stays whole; a long name above it and two figures in one cell may take several lines
-        long = max(map(len, column.head.split("\n"))) > 20
-        wraps = long or any(" " in row[place] and len(row[place]) > 10 for row in texts)
-        folds = column.align == "fold" or (column.align == "right" and wraps)
-        folds = folds or (tight and (column.align == "left" or width < 60))  # nothing is ever cut
         laid.add_column(
             shown(column.head),
             justify="right" if column.align == "right" else "left",
-            overflow="fold" if folds else "ellipsis",
-            no_wrap=not folds,
+            overflow="fold",
+            no_wrap=column.align != "fold" and not tight,
         )
-    head, tail, between = shortened(range(len(texts)), MOST_ROWS if table.items else len(texts))
-    before = ""
-    for number in [*head, *tail]:
-        if between and number == tail[0]:
-            laid.add_row(f"... {between:,} {table.items} between")
-        cells = [_whole(texts[number][place]) for place in places]
-        repeats = table.columns[places[0]].align != "right" and cells[0] == before
-        before = cells[0]
-        first = "" if repeats else cells[0]
-        laid.add_row(first, *cells[1:], style="yellow" if number in table.flagged else None)
+    for number, texts in enumerate(table.texts):
+        style = "yellow" if number in table.flagged else None
+        laid.add_row(*(shown(texts[place]) for place in places), style=style)
     return laid

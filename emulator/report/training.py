@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from emulator.analysis.answer import Answer, answer_of
+from emulator.analysis.answer import answer_of
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
 from emulator.report.charts import Figure
 from emulator.report.table import Cell, Column, Table, one_place, three_digits, three_places, two_digits
-from emulator.report.training_figures import FIGURES, by_ranks, computes
+from emulator.report.training_figures import FIGURES, by_ranks, computes, mean_demand
 from emulator.report.view import notes, shape_of
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -27,9 +27,7 @@ def job_samples(result: RunResult) -> float:
     return float(result.workload.get("job", {}).get("samples", 1.0))
 
 
-def answer(result: RunResult) -> Answer:
-    """The answer of a training."""
-    return answer_of(result)
+answer = answer_of
 
 
 def setting(result: RunResult) -> str:
@@ -41,7 +39,18 @@ def setting(result: RunResult) -> str:
     shaped = result.storage.get("shaped_rate") is not None
     parts.append(shape_of(result.storage) if shaped else f"{result.storage.get('cache', 'unknown')} cache")
     parts.append(f"{result.loader} loader{_how(result.environment.get('reads'))}")
-    return " · ".join(parts)
+    return " · ".join([*parts, *_demand(result)])
+
+
+def _demand(result: RunResult) -> Iterator[str]:
+    """What one process asks for, where it is known."""
+    demand = mean_demand(by_ranks(result))
+    batch = result.workload.get("loader", {}).get("batch_size")
+    seconds = result.workload.get("accelerator", {}).get("step_seconds")
+    if demand is not None and batch is not None and seconds is not None:
+        job = job_samples(result)
+        samples = f"{batch * job:g} samples" if job == 1 else f"{batch * job:g} of the job's samples"
+        yield f"one process asks for {show_rate(demand)}, {samples} every {show_seconds(float(seconds))}"
 
 
 def _how(reads: Mapping[str, Any] | None) -> str:
@@ -173,15 +182,11 @@ def hosts_table(result: RunResult) -> Table:
     """The hosts of the point with the most hosts (of these, with the most ranks)."""
     point = max(result.points, key=lambda point: (len(point.hosts), point.ranks), default=None)
     rows = [] if point is None else host_rows(point)
-    caption = ""
-    if point is not None:
-        many = f"{len(rows):,} hosts" if len(rows) > 1 else "1 host"
-        order = ", the most waiting first" if len(rows) > 1 else ""
-        caption = f"{many} at {point.ranks:,} ranks{order} ({show_rate(_read_rate(point))} in all)"
+    caption = "" if point is None else _caption_of_hosts(point)
     columns = (
         Column("host", align="fold"),
         Column("ranks"),
-        Column("GB/s", three_digits, bar=True),
+        Column("GB/s", three_digits),
         Column("wait %", one_place),
         Column("CPU %", one_place, room=56),
         Column("CPU-s\nper GB", two_digits, room=60),
@@ -193,32 +198,33 @@ def hosts_table(result: RunResult) -> Table:
     return table.without_empty_columns()
 
 
-def _read_rate(point: Point) -> float:
-    """Bytes/s of all hosts over the whole run, as each host's own is computed."""
-    return sum(share.bytes for share in point.hosts) / point.seconds if point.seconds else 0.0
+def _caption_of_hosts(point: Point) -> str:
+    many = f"{len(point.hosts):,} hosts" if len(point.hosts) > 1 else "1 host"
+    # Over the whole run, as each host's own rate is computed.
+    rate = sum(share.bytes for share in point.hosts) / point.seconds if point.seconds else 0.0
+    return f"{many} at {point.ranks:,} ranks, the most waiting first ({show_rate(rate)} in all)"
 
 
 def host_rows(point: Point) -> list[tuple[Cell, ...]]:
     """The hosts of a point in the columns of `hosts_table`, the one whose ranks waited the most first."""
+    rows = (_host_row(point, share) for share in sorted(point.hosts, key=lambda share: share.host))
+    return sorted(rows, key=lambda row: float(row[3] or 0), reverse=True)
 
-    def row(name: str, share: HostShare) -> tuple[Cell, ...]:
-        rank_seconds = share.ranks * point.seconds
-        nic = None if share.nic_bytes is None or not point.seconds else share.nic_bytes / point.seconds / 1e9
-        return (
-            name,
-            share.ranks,
-            share.bytes / point.seconds / 1e9 if point.seconds else 0.0,
-            _percent_waited(share, rank_seconds),
-            None if share.busy_share is None else share.busy_share * 100,
-            share.cpu_seconds / share.bytes * 1e9 if share.bytes and share.cpu_seconds else None,
-            share.runqueue,
-            nic,
-            starved_by(point, share.starved),
-        )
 
-    names = short_names([share.host for share in point.hosts])
-    found = sorted(zip(names, point.hosts, strict=True), key=lambda host: host[0])
-    return sorted((row(*host) for host in found), key=lambda row: float(row[3] or 0), reverse=True)
+def _host_row(point: Point, share: HostShare) -> tuple[Cell, ...]:
+    seconds = point.seconds or math.nan
+    nic = None if share.nic_bytes is None else share.nic_bytes / seconds / 1e9
+    return (
+        share.host,
+        share.ranks,
+        share.bytes / seconds / 1e9,
+        _percent_waited(share, share.ranks * point.seconds),
+        None if share.busy_share is None else share.busy_share * 100,
+        share.cpu_seconds / share.bytes * 1e9 if share.bytes and share.cpu_seconds else None,
+        share.runqueue,
+        nic,
+        starved_by(point, share.starved),
+    )
 
 
 def _percent_waited(share: HostShare, rank_seconds: float) -> float | None:
@@ -226,13 +232,6 @@ def _percent_waited(share: HostShare, rank_seconds: float) -> float | None:
     if not math.isfinite(share.wait_seconds):
         return None
     return min(1.0, share.wait_seconds / rank_seconds) * 100 if rank_seconds else 0.0
-
-
-def short_names(names: list[str]) -> list[str]:
-    """Return the names without their domain if all share it."""
-    domains = {name.partition(".")[2] for name in names}
-    short = [name.partition(".")[0] for name in names]
-    return short if len(domains) == 1 and len(set(short)) == len(set(names)) else names
 
 
 def latency_table(result: RunResult) -> Table:

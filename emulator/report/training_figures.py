@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,7 @@ from emulator.analysis.gate import threshold_of
 from emulator.analysis.knee import asked_rate
 from emulator.analysis.point import show_au
 from emulator.analysis.search import KneeSearch, believe, observe
-from emulator.record.host import HostRows
-from emulator.record.result import Point, RunResult
+from emulator.record.result import BoundKind, Point, RunResult
 from emulator.report import charts
 from emulator.report.charts import Axis, Dot, Figure, Level, Place, Series, spread
 from emulator.report.table import number
@@ -57,10 +56,7 @@ def dots_of(points: Sequence[Point], value: Callable[[Point], float]) -> tuple[D
 
 def in_words(point: Point) -> str:
     """Return the figures of a point in words, shown when the pointer is on it."""
-    parts = [
-        f"{point.ranks:,} process{'' if point.ranks == 1 else 'es'}: {show_rate(point.bytes_per_second)}",
-        f"{number(point.samples_per_second)} samples/s of the workload",
-    ]
+    parts = [f"{_processes(point.ranks)}: {show_rate(point.bytes_per_second)}"]
     if computes(point):
         parts += [show_au(point), f"X/X_ideal {point.x_ideal:.3f}"]
     if point.bound:
@@ -68,6 +64,10 @@ def in_words(point: Point) -> str:
     if point.flags:
         parts.append("flagged: " + ", ".join(sorted({flag.name for flag in point.flags})))
     return "; ".join(parts)
+
+
+def _processes(ranks: int) -> str:
+    return "1 process" if ranks == 1 else f"{ranks:,} processes"
 
 
 def process_axis(points: Sequence[Point]) -> Axis:
@@ -90,31 +90,13 @@ def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> Figure
     points = by_ranks(result)
     if not points:
         return None
-    demand, log = mean_demand(points), spread([point.ranks for point in points])
+    log = spread([point.ranks for point in points])
     rates = [point.bytes_per_second for point in points]
     top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) * 1.15 or 1.0
-    fit = [(n, n * low, n * mid, min(top, n * high)) for n, low, mid, high in fitted(result) if n * mid < top]
-    every, used = dots_of(points, lambda point: point.bytes_per_second), usable(points)
-    series = []
-    if fit:
-        series.append(Series(name="fit, 95 % band", colour=charts.MEASURED, band=fit))
-    elif len({point.ranks for point in points}) > 1:
-        series.append(Series(name="measured, mean", colour=charts.MEASURED, dots=every, drawn=False))
-    if demand is not None:
-        ends = (points[0].ranks if log else 0.0, min(points[-1].ranks * 1.02, top / demand))
-        line = [Dot(x, x * demand) for x in ends]
-        series.append(Series(name="ideal", colour=charts.IDEAL, dots=line, drawn=False, dashed=True))
-    kinds = dict.fromkeys(point.bound.kind if point.bound else None for point in points)
-    for kind in kinds:
-        own = [point for point in points if (point.bound.kind if point.bound else None) == kind]
-        name = f"limited by {LIMIT_NAMES[kind]}" if kind else "runs"
-        name = "fed" if kind == "compute" else name
-        dots = [Dot(p.ranks, p.bytes_per_second, in_words(p), bool(p.flags), p in used) for p in own]
-        series.append(Series(name=name, colour=LIMITS[kind] if kind else charts.SOFT, dots=dots, line=False))
-    caption = "All processes together." + (
-        " Dashed: what processes that never wait would read." if demand else ""
-    )
-    if any(dot.flagged for dot in every):
+    dots = dots_of(points, lambda point: point.bytes_per_second)
+    series = [*_course(result, dots, top), *_ideal(points, top, log), *_by_limit(points, dots)]
+    caption = "All processes together. Dashed: what processes that never wait would read."
+    if any(dot.flagged for dot in dots):
         caption += " Hollow diamonds are flagged."
     return Figure(
         name="throughput",
@@ -130,6 +112,37 @@ def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> Figure
         places=knee_place(result),
         qualified=marks_line(result),
     )
+
+
+def _course(result: RunResult, dots: Sequence[Dot], top: float) -> Iterator[Series]:
+    """The fitted curve below `top` (bytes/s); without one, a line through the means of several counts."""
+    curve = [(n, n * low, n * mid, min(top, n * high)) for n, low, mid, high in fitted(result)]
+    band = [at for at in curve if at[2] < top]
+    if band:
+        yield Series(name="fit, 95 % band", colour=charts.MEASURED, band=band)
+    elif len({dot.x for dot in dots}) > 1:
+        yield Series(name="measured, mean", colour=charts.MEASURED, dots=dots, drawn=False)
+
+
+def _ideal(points: Sequence[Point], top: float, log: bool) -> Iterator[Series]:
+    """The demand of all processes, up to `top` (bytes/s)."""
+    demand = mean_demand(points)
+    if demand is not None:
+        first = points[0].ranks if log else 0.0
+        last = min(points[-1].ranks * 1.02, top / demand)
+        line = [Dot(ranks, ranks * demand) for ranks in (first, last)]
+        yield Series(name="ideal", colour=charts.IDEAL, dots=line, drawn=False, dashed=True)
+
+
+def _by_limit(points: Sequence[Point], dots: Sequence[Dot]) -> Iterator[Series]:
+    """The dots of the points, a series for each limit."""
+    groups: dict[BoundKind | None, list[Dot]] = {}
+    for point, dot in zip(points, dots, strict=True):
+        groups.setdefault(point.bound.kind if point.bound else None, []).append(dot)
+    for kind, own in groups.items():
+        name = "runs" if kind is None else f"limited by {LIMIT_NAMES[kind]}"
+        shown_as = "fed" if kind == "compute" else name
+        yield Series(name=shown_as, colour=LIMITS[kind] if kind else charts.SOFT, dots=own, line=False)
 
 
 def knee_place(result: RunResult) -> tuple[Place, ...]:
@@ -155,22 +168,19 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     was fitted; and where no curve fits the runs, so that the knee is a bare crossing between two counts.
     """
     points = by_ranks(result)
-    demand = mean_demand(points)
-    if result.knee is None or result.knee.n_au is None or result.knee.interval is None or demand is None:
+    demand, knee = mean_demand(points), result.knee
+    if demand is None or knee is None or knee.n_au is None or knee.interval is None:
         return []
-    runs = [observe(point) for point in usable(result.points) if computes(point) and point.ranks > 0]
+    runs = [observe(point) for point in usable(points) if computes(point)]
     search = KneeSearch(maximum=max(run.ranks for run in runs), threshold=threshold_of(result))
-    found = believe(runs, search).posterior
-    if not found.curved:
+    posterior = believe(runs, search).posterior
+    if not posterior.curved:
         return []
     first, last = points[0].ranks, points[-1].ranks
     space = np.geomspace if spread([first, last]) else np.linspace
-    counts = space(first, last, 60).tolist()
-    band = found.band(counts, (0.025, 0.5, 0.975)).T.tolist()
-    return [
-        (ranks, *(demand * min(1.0, level) for level in levels))
-        for ranks, levels in zip(counts, band, strict=True)
-    ]
+    counts = space(first, last, 60)
+    band = demand * np.minimum(1.0, posterior.band(counts.tolist(), (0.025, 0.5, 0.975)))
+    return [tuple(row) for row in np.vstack([counts, band]).T.tolist()]
 
 
 def utilization(result: RunResult) -> Figure | None:
@@ -201,77 +211,27 @@ def utilization(result: RunResult) -> Figure | None:
 
 def over_time(result: RunResult) -> Figure | None:
     """Draw bytes/s of all processes read over the time of each count's last point."""
-    courses = [(point.ranks, point.course) for point in by_ranks(result) if point.course]
-    latest = list(dict(courses).items())
-    if not latest:
-        return None
+    latest = list({point.ranks: point.course for point in by_ranks(result) if point.course}.items())
     if len(latest) > MOST_LINES:
         latest = [latest[place] for place in np.linspace(0, len(latest) - 1, MOST_LINES).astype(int)]
-    lines = {}
-    for ranks, course in latest:
-        rates = np.array(course.bytes_per_second)
-        spans = (np.arange(len(rates)) + 0.5) / len(rates)
-        lines[f"{ranks:,} process{'' if ranks == 1 else 'es'}"] = (
-            course.begin + spans * (course.end - course.begin),
-            rates,
-        )
-    return _curves(
-        "over-time",
-        "Throughput over time",
-        "Bytes read per second by all processes, a line a process count. A level line is a storage that has "
-        "settled; one that falls was read from a cache at first." + _of_some(result),
-        lines,
-        Axis(title="seconds since the point began"),
-        Axis(unit="B/s"),
-        result,
-    )
-
-
-def _curves(
-    name: str, title: str, caption: str, lines: dict[str, tuple[np.ndarray, np.ndarray]], x: Axis, y: Axis,
-    result: RunResult,
-) -> Figure:  # fmt: skip
-    """Draw values over time, a line a name."""
-    series = [
-        Series(
-            name=label, colour=charts.colour(place), drawn=False,
-            dots=[Dot(at, value) for at, value in zip(ats.tolist(), values.tolist(), strict=True)],
-        )
-        for place, (label, (ats, values)) in enumerate(lines.items())
-    ]  # fmt: skip
+    series = []
+    for place, (ranks, course) in enumerate(latest):
+        rates = course.bytes_per_second
+        width = (course.end - course.begin) / len(rates)
+        dots = [Dot(course.begin + (step + 0.5) * width, rate) for step, rate in enumerate(rates)]
+        series.append(Series(name=_processes(ranks), colour=charts.colour(place), dots=dots, drawn=False))
+    if not series:
+        return None
     return Figure(
-        name=name, title=title, caption=caption, x=x, y=y, series=series, qualified=marks_line(result)
+        name="over-time",
+        title="Throughput over time",
+        caption="Bytes read per second by all processes, a line a process count. A level line is a storage "
+        "that has settled; one that falls was read from a cache at first." + _of_some(result),
+        x=Axis(title="seconds since the point began"),
+        y=Axis(unit="B/s"),
+        series=series,
+        qualified=marks_line(result),
     )
-
-
-def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[Figure, ...]:
-    """Draw the rates of networks and devices, and the busiest host's CPU, second by second over all runs.
-
-    `rows` are those of OUT/hosts.parquet. Nothing for less than two seconds.
-    """
-    points, which = np.unique(rows["point"], return_inverse=True)
-    lengths = [math.ceil(rows["second"][which == place].max()) for place in range(len(points))]
-    begins = np.cumsum([0, *lengths])
-    seconds, place = np.unique(begins[which] + np.round(rows["second"]), return_inverse=True)
-    if len(seconds) < 2:
-        return ()
-    columns = {"received by network": "received", "read from device": "device_read"}
-    rates = {
-        name: (seconds, np.bincount(place, rows[column]))
-        for name, column in columns.items()
-        if np.isfinite(rows[column]).all()
-    }
-    busiest = np.zeros(len(seconds))
-    np.maximum.at(busiest, place, np.clip(np.nan_to_num(rows["busy"]), 0, 1) * 100)
-    x = Axis(title="seconds, runs one after the other")
-    share = "Share of the cores' time that was not idle, on the host where it was largest."
-    lines = {"busiest host": (seconds, busiest)}
-    cpu = _curves("hosts-cpu", "CPU over time", share, lines, x, Axis(unit="%", high=106.0), result)
-    if not rates:
-        return (cpu,)
-    sums = "Bytes per second of all hosts together, every process and file on them counted."
-    drawn = _curves("hosts-rates", "Network and device over time", sums, rates, x, Axis(unit="B/s"), result)
-    return drawn, cpu
 
 
 def _of_some(result: RunResult) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -112,24 +113,13 @@ def marks_line(result: RunResult) -> str:
     return " · ".join(mark.label for mark in marks(result))
 
 
-_OF_ONE_TIME = {
-    "--out": True,
-    "--resume": True,
-    "--junit": True,
-    "--force": False,
-    "--dry-run": False,
-    "--json": False,
-    "--quiet": False,
-    "-q": False,
-    "--verbose": False,
-    "-v": False,
-    "--live": True,
-}
-"""Options that are left out when a command is repeated -> whether a value follows."""
+_ONCE = {"--force", "--dry-run", "--json", "--quiet", "-q", "--verbose", "-v"}
+_ONCE_WITH_VALUE = {"--out", "--resume", "--junit", "--live"}
+"""Options that are left out when a command is repeated."""
 
 
 def words_again(result: RunResult) -> list[str]:
-    """Return the words of the command after `feedrate`, without those of _OF_ONE_TIME."""
+    """Return the words of the command after `feedrate`, without those that are for one time."""
     words = list(result.command)
     while words and Path(words[0]).name != "feedrate":
         words.pop(0)
@@ -137,10 +127,10 @@ def words_again(result: RunResult) -> list[str]:
     rest = iter(words[1:])
     for word in rest:
         name, equals, _ = word.partition("=")
-        if name not in _OF_ONE_TIME:
-            kept.append(word)
-        elif _OF_ONE_TIME[name] and not equals:
+        if name in _ONCE_WITH_VALUE and not equals:
             next(rest, None)
+        elif name not in _ONCE | _ONCE_WITH_VALUE:
+            kept.append(word)
     return kept
 
 
@@ -149,16 +139,12 @@ def again(result: RunResult) -> str:
     words = words_again(result)
     if not words:
         return ""
-    out = []
-    if words[0] == "import":  # it requires --out
-        given = [*result.command, ""]
-        place = next((given[at + 1] for at, word in enumerate(given) if word == "--out"), "")
-        out = ["--out", f"{place or 'result'}-again"]
+    out = ["--out", "again"] if words[0] == "import" else []  # which requires it
     line = shlex.join(["feedrate", words[0], *out, *words[1:]])
     ranks, hosts = result.environment.get("ranks_started"), result.environment.get("hosts") or ()
     if result.environment.get("mpirun") and isinstance(ranks, int):
-        each = -(-ranks // max(1, len(hosts)))
-        where = ["--host", ",".join(f"{host}:{each}" for host in hosts)] if len(hosts) > 1 else []
+        per_host = -(-ranks // max(1, len(hosts)))
+        where = ["--host", ",".join(f"{host}:{per_host}" for host in hosts)] if len(hosts) > 1 else []
         line = shlex.join(["mpirun", "-n", str(ranks), *where, "--bind-to", "none"]) + " " + line
     folder = result.environment.get("folder")
     return f"cd {shlex.quote(folder)} && {line}" if isinstance(folder, str) else line
@@ -192,18 +178,21 @@ def notes(result: RunResult) -> tuple[Note, ...]:
     for point in result.points:
         for flag in point.flags:
             raised.setdefault(flag.name, []).append((point.ranks, flag))
-    found: list[Note] = []
-    for name, flags in raised.items():
-        counts = {ranks for ranks, _ in flags if ranks is not None}
-        found.append(
-            Note(
-                letter=letter(len(found)),
-                name=name,
-                where="all points" if any(ranks is None for ranks, _ in flags) else rank_counts(counts),
-                sentence=max((flag for _, flag in flags), key=_severity).sentence,
-            )
+    return tuple(
+        Note(
+            letter=letter(place),
+            name=name,
+            where=_where([ranks for ranks, _ in flags]),
+            sentence=max((flag for _, flag in flags), key=_severity).sentence,
         )
-    return tuple(found)
+        for place, (name, flags) in enumerate(raised.items())
+    )
+
+
+def _where(counts: Sequence[int | None]) -> str:
+    """The rank counts of a flag, None for one of the whole result."""
+    known = {ranks for ranks in counts if ranks is not None}
+    return "all points" if None in counts else rank_counts(known)
 
 
 def letter(number: int) -> str:

@@ -71,7 +71,7 @@ def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):
         write_result(tmp_path / name, result)
     found = report(tmp_path)
     assert found.folder == tmp_path / "train"
-    assert [table.caption for table in found.beside] == [
+    assert [table.caption for table in found.tables[-3:]] == [
         f"All results in {tmp_path.name}",
         "Mean of the checkpoints (save)",
         "Each checkpoint (save)",

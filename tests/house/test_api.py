@@ -40,11 +40,11 @@ def test_a_result_is_a_table_figures_and_a_sentence(tmp_path):
     result = emulator.read(tmp_path)
     assert result.table["ranks"].tolist() == [1, 2, 4, 8, 12, 14, 15, 16, 18, 20, 24, 32]
     assert 12 < emulator.find_knee(result.points).n_au < 20
-    pictures = emulator.figures(result)
-    assert pictures[0].name == "throughput" and pictures[0]._repr_svg_().startswith("<svg")
+    charts = emulator.figures(result)
+    assert "Throughput and the knee" in str(charts[0].title)
     assert "14 A100s" in result.answer.sentence and "<svg" in result._repr_html_()
     assert len(repr(result)) < 300 and result.answer.sentence in repr(result)
-    pictures[0].save(tmp_path / "a.png")
+    charts[0].save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     shown = api.report(tmp_path)
     shown.write(tmp_path / "a.md")

@@ -104,7 +104,7 @@ def test_sets_are_of_one_dataset_and_imports_are_sets_of_their_own(tmp_path):
     for system in ("A", "B"):
         Run().write(tmp_path / f"in/{system}/results/sys/training/unet3d/run/20260101_000000", "v3.0")
     assert feedrate("import", tmp_path / "in", "--out", tmp_path / "results").status == 0
-    found = report(tmp_path / "results", Wanted(rules="v3.0")).beside[1]
+    found = report(tmp_path / "results", Wanted(rules="v3.0")).tables[-1]
     assert {row[1] for row in found.rows} == {"run0", "run1", "A-sys-unet3d-h100", "B-sys-unet3d-h100"}
 
 

@@ -11,8 +11,6 @@ import pytest
 
 from emulator.errors import SpecError
 from emulator.record.host import HOST, HOSTS, HostProbe, HostRows, read_hosts, write_hosts
-from emulator.report.training_figures import hosts_over_time
-from tests.synthetic_results import plain_sweep
 
 
 def seconds_of(point: int, host: int, ends: list[float], received: float, busy: float) -> HostRows:
@@ -44,23 +42,6 @@ def test_the_seconds_of_a_host_add_up_to_its_totals(tmp_path: Path) -> None:
         assert 0 < written <= probe.device.written_bytes * (1 + 1e-9)
     else:
         assert np.isnan(rows["device_written"]).all()
-
-
-def test_hosts_add_up_and_runs_follow_each_other() -> None:
-    """Two hosts that wake at different moments; the second run begins where the first one ended."""
-    rows = np.concatenate(
-        [
-            seconds_of(0, 0, [1.0, 2.0], 100e6, 0.5),
-            seconds_of(0, 1, [1.2, 2.2], 200e6, 0.9),
-            seconds_of(1, 0, [1.0], 50e6, 0.1),
-        ]
-    )
-    rates, cpu = hosts_over_time(plain_sweep(), rows)
-    (line,) = rates.series
-    assert [(dot.x, dot.y) for dot in line.dots] == [(1.0, 300e6), (2.0, 300e6), (4.0, 50e6)]
-    assert line.name == "received by network", "the device is not known"
-    assert [(dot.x, dot.y) for dot in cpu.series[0].dots] == [(1.0, 90.0), (2.0, 90.0), (4.0, 10.0)]
-    assert hosts_over_time(plain_sweep(), rows[:1]) == ()
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

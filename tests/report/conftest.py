@@ -19,8 +19,7 @@ def pages() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def comparison_pages() -> dict[str, str]:
     """Two comparisons as pages: one with published figures, one with very long names."""
-    submissions, documents = load_references(["all"])
     results = [("fast", multi_host_sweep()), ("slow", flagged_sweep())]
-    with_published = compare(results, submissions, documents)
+    with_published = compare(results, load_references(["all"]))
     long = compare([("a-name-" * 12, long_names_sweep()), ("<b>", long_names_sweep())])
     return {"compared": with_published.text("html"), "compared-long": long.text("html")}

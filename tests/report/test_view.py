@@ -15,11 +15,11 @@ from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shape
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.record.result import BoundKind
 from emulator.report.charts import KNEE
-from emulator.report.document import cards, facts
+from emulator.report.document import facts
 from emulator.report.table import number
-from emulator.report.training import host_rows, percentiles, points_table
+from emulator.report.training import host_rows, percentiles, points_table, setting
 from emulator.report.training_figures import LIMITS, PARTS, dots_of, mean_steps, throughput
-from emulator.report.view import answer_of, limits, marks, marks_line, notes
+from emulator.report.view import limits, marks, marks_line, notes
 
 
 @given(st.floats(1e-6, 1e9), st.integers(2, 5))
@@ -75,8 +75,7 @@ def test_a_replay_is_in_the_jobs_samples_with_files_and_reads_beside_them() -> N
     assert heads[1:4] == ["the job's\nsamples/s", "files or\nparts/s", "reads/s"]
     for row, usual in zip(points_table(made).rows, points_table(plain).rows, strict=True):
         assert row[1] == pytest.approx(usual[1] / 2) and row[2] == usual[1]
-    shown = {card.name: card.detail for card in cards(made, answer_of(made))}
-    assert shown["One process asks for"] == "3.5 of the job's samples every 636 ms"
+    assert setting(made).endswith("one process asks for 1.61 GB/s, 3.5 of the job's samples every 636 ms")
 
 
 @given(st.dictionaries(st.integers(1, 10**7), st.integers(0, 1000), max_size=20))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from emulator.analysis.answer import at_threshold
 from emulator.errors import SpecError
-from emulator.record.host import read_hosts
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.registry import RULES, TABLES
@@ -17,7 +15,7 @@ from emulator.report import training
 from emulator.report.document import Document, document_of
 from emulator.report.metrics import as_openmetrics
 from emulator.report.table import Column, Table
-from emulator.report.training_figures import StorageLimit, hosts_over_time, throughput
+from emulator.report.training_figures import StorageLimit, throughput
 from emulator.report.view import answer_of, kind_of
 from emulator.run.preflight import Rules
 from emulator.sweep.summary import recovered
@@ -34,8 +32,6 @@ class Report(Document):
     folder: Path
     """OUT of the result."""
     result: RunResult
-    beside: tuple[Table, ...]
-    """Tables of the other results and systems."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +65,16 @@ def report(out: Path, wanted: Wanted | None = None) -> Report:
     if not out.is_dir() or (out / RESULT).is_file():
         folder = out.parent if out.name == RESULT else out
         return _reported(folder, others, wanted, listed=False)
-    held = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
-    if not held:
+    results = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
+    if not results:
         read_result(out)  # raises the error
-    kinds = sorted({result.kind for result in held.values()}, key=_turn)
-    folder = max((path for path in held if held[path].kind == kinds[0]), key=lambda path: held[path].created)
+    kinds = sorted({result.kind for result in results.values()}, key=_turn)
+    leading = [path for path, result in results.items() if result.kind == kinds[0]]
+    folder = max(leading, key=lambda path: results[path].created)
     for kind in reversed(kinds):
-        others += [(path.name, made) for path, made in held.items() if made.kind == kind and path != folder]
+        others += [
+            (path.name, made) for path, made in results.items() if made.kind == kind and path != folder
+        ]
     return _reported(folder, others, wanted, listed=True)
 
 
@@ -90,33 +89,28 @@ def _reported(
     result = at_threshold(recovered(folder), wanted.threshold)
     kind, rules = kind_of(result), Rules(wanted.rules).version
     named = [(folder.name, result), *others]
-    tables = [_all_of(folder, named)] if listed and others else []
+    own = kind.tables(result)
+    tables = [*own]
+    tables += [_all_of(folder, named)] if listed and others else []
     tables += [_sets(named, rules)] if rules else []
     figures = list(kind.figures(result))
-    figures += hosts_over_time(result, read_hosts(folder))
     if len({point.ranks for point in result.points}) > 1 and (limit := _limit_beside(result, others)):
         figures[0] = throughput(result, [limit]) or figures[0]
     for name, other in others:
         its_tables, its_figures = kind_of(other).beside(result, other)
         tables += [replace(table, caption=f"{table.caption} ({name})") for table in its_tables]
         figures += [replace(figure, title=f"{figure.title} ({name})") for figure in its_figures]
-    if wanted.systems:
-        for name in TABLES:
-            tables += TABLES.load(name)(result, wanted.systems)
-    own, beside = kind.tables(result), tuple(table for table in tables if table.rows)
+    for name in TABLES if wanted.systems else ():
+        tables += TABLES.load(name)(result, wanted.systems)
     document = document_of(
         result,
         wanted.required,
-        tables=(*own, *beside),
+        tables=tuple(table for table in tables if table.rows),
         figures=tuple(figures),
         points=None if own and not result.points else training.csv_table(result),
         openmetrics=as_openmetrics(result, wanted.required),
     )
-    return Report(folder=folder, result=result, beside=beside, **_fields(document))
-
-
-def _fields(document: Document) -> Mapping[str, Any]:
-    return {name: getattr(document, name) for name in Document.__dataclass_fields__}
+    return Report(folder=folder, result=result, **vars(document))
 
 
 def _limit_beside(result: RunResult, others: Sequence[tuple[str, RunResult]]) -> StorageLimit | None:

@@ -102,7 +102,7 @@ def record(
                     "reads": seen.how,
                     "step_seconds": seen.step.seconds if seen.step else None,
                     "workload": written.described is not None,
-                    "told": [*evidence(written), *verdict(written)],
+                    "evidence": [*evidence(written), *verdict(written)],
                 }
             )
     if status := end_as(ran[0].status):

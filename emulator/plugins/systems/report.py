@@ -149,7 +149,7 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
         series.append(Series(name=fed.workload, colour=colour(place), band=band))
     figure = Figure(
         name="plan",
-        title="Accelerator utilization by accelerators",
+        title="Accelerator utilization",
         caption="Predicted, not measured. Bands: where they cross the dashed line, the 95 % interval.",
         x=Axis(title=PROCESSES, log=spread([1, most]), whole=True),
         y=Axis(unit="%", high=105),
