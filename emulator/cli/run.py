@@ -87,9 +87,6 @@ class Training:
     cache: options.CacheName = "cold"
     storage: options.StorageText = "posix"
     settings: options.Settings = None
-    verify_reads: Annotated[
-        bool, typer.Option("--verify-reads", help="Compare every sample with its checksum while reading.")
-    ] = False
     mismatched: Annotated[
         bool,
         typer.Option("--mismatched-dataset", help="Run on a dataset unlike the workload's; results say so."),
@@ -120,7 +117,6 @@ class Training:
             epochs=self.epochs,
             steps=self.steps,
             placement=self.placement,
-            verify_reads=self.verify_reads,
             out=self.out or options.default_out(spec.name),
             force=self.force,
             command=options.command_line(),

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import zstandard
 
-from emulator.notes import doing
 from emulator.storage.base import Store
 from emulator.units import BLOCK_BYTES
 
@@ -27,7 +26,7 @@ def measure_payload(store: Store, names: Sequence[str]) -> dict[str, float]:
     total = packed = blocks = 0
     buffer = memoryview(bytearray(_WINDOW))
     for name in names:
-        with doing("read", store.path(name)), store.open(name) as blob:
+        with store.open(name) as blob:
             windows: Sequence[int] = range(0, blob.size, _WINDOW)
             if len(windows) > _WINDOWS:
                 spread = np.linspace(0, blob.size - _WINDOW, _WINDOWS).astype(int)

@@ -18,7 +18,6 @@ from emulator.dataset.owned import is_record
 from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.sizes import Index
 from emulator.errors import DatasetError, StorageError
-from emulator.notes import doing
 from emulator.storage.base import HEAD, ForeignName, Store, wrong_size
 from emulator.storage.batches import BatchReader, Pieces
 from emulator.storage.folder import FolderStore
@@ -42,7 +41,7 @@ def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> 
         if length is None:
             return f"{name}: missing"
         try:
-            with doing("read", store.path(name)), store.open(name, length) as blob:
+            with store.open(name, length) as blob:
                 form.check_head(head[: blob.read_into(0, head)], length, name)
         except DatasetError as error:
             return error.what
@@ -58,7 +57,7 @@ def sums(store: Store, parts: Sequence[str], buffer: memoryview, size: int = 0) 
     Raises DatasetError when a file is missing, or before reading when they have another size; StorageError.
     """
     value = 0
-    with doing("read", store.path(parts[0])), ExitStack() as stack:
+    with ExitStack() as stack:
         expected = size if size and len(parts) == 1 else None
         blobs = [stack.enter_context(store.open(part, expected)) for part in parts]
         found = sum(blob.size for blob in blobs)

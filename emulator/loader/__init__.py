@@ -10,10 +10,9 @@ from emulator.config.workload import AccessSpec, LoaderSpec
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
 from emulator.dataset.manifest import ADOPTED, Manifest
-from emulator.dataset.table import Column
 from emulator.errors import DatasetError
 from emulator.loader.base import Loader, LoaderPlugin
-from emulator.loader.reading import ALL, PartReader, WholeReader
+from emulator.loader.reading import ALL, Reader
 from emulator.registry import LOADERS
 from emulator.storage.base import Storage
 
@@ -46,11 +45,7 @@ def reads_by_library(kind: str, samples: Manifest, access: AccessSpec = ALL) -> 
     form = format_named(samples.format)
     if not LOADERS.load(kind).tensors or form.records:
         return False
-    return not _in_parts(samples, form, access) and not _foreign(samples, form)
-
-
-def _in_parts(samples: Manifest, form: Format, access: AccessSpec) -> bool:
-    return samples.samples_per_file > 1 or bool(access.columns)
+    return samples.samples_per_file == 1 and not access.columns and not _foreign(samples, form)
 
 
 def _foreign(samples: Manifest, form: Format) -> bool:
@@ -65,29 +60,25 @@ def make_loader(
     samples: Manifest,
     *,
     seed: int = 0,
-    checksums: Column | None = None,
     access: AccessSpec = ALL,
     calls: Calls | None = None,
 ) -> Loader:
     """Make the loader `kind`, an entry point of `feedrate.loaders`, for one rank.
 
-    It reads `samples` from `storage`. `seed` is that of random crops. With `checksums` it compares the CRC-32
-    of every sample. `access` has the columns or pieces to read, and whether workers persist between calls of
-    `read`. Raises DatasetError for a format that is unknown or does not fit the workload, MissingError
-    without PyTorch.
+    It reads `samples` from `storage`. `seed` is that of random crops. `access` has the columns or pieces to
+    read, and whether workers persist between calls of `read`. Raises DatasetError for a format that is
+    unknown or does not fit the workload, MissingError without PyTorch.
     """
     form, owner = format_named(samples.format), LOADERS.load(kind)
-    parts = _in_parts(samples, form, access)
-    if owner.tensors and spec.crop and (parts or form.records) and not _foreign(samples, form):
-        held = f"files of {samples.samples_per_file}" if parts else f"{samples.format} files"
+    arrays = calls is None and reads_by_library(kind, samples, access)
+    reader = Reader(storage, samples, form, spec.block_bytes, arrays, access, calls)
+    uncropped = reader.in_parts or form.records
+    if owner.tensors and spec.crop and uncropped and not _foreign(samples, form):
+        held = f"files of {samples.samples_per_file}" if reader.in_parts else f"{samples.format} files"
         raise DatasetError(
             f"the torch loader cannot crop samples of {held}",
             "use --set loader.crop=[] to load whole samples, or --loader direct",
         )
-    arrays = calls is None and reads_by_library(kind, samples, access)
-    reader = (PartReader if parts else WholeReader)(
-        storage, samples, form, spec.block_bytes, checksums, arrays, access, calls
-    )
     loader: Loader = owner.get()(spec, reader, seed)
     return loader
 

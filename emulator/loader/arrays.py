@@ -22,29 +22,24 @@ from numpy.typing import NDArray
 
 from emulator.dataset.formats.base import Array, PeekFile
 from emulator.errors import DAMAGE, DatasetError, damaged, storage_error
-from emulator.loader.reading import WholeReader
+from emulator.loader.reading import Reader
 from emulator.notes import phrase
-from emulator.order import Read
 from emulator.storage.base import Blob, Storage, wrong_size
-from emulator.storage.posix import aligned_buffer
+from emulator.storage.posix import PosixStorage
 
 _DAMAGE = (*DAMAGE, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """Errors that libraries raise for a damaged file."""
 
 
-def load_sample(whole: WholeReader, index: int) -> dict[str, Array]:
-    """Load the arrays "x" and "y" of sample `index`. Raises DatasetError, StorageError.
-
-    If there are checksums, its bytes are read in blocks and compared first.
-    """
+def load_sample(whole: Reader, index: int) -> dict[str, Array]:
+    """Load the arrays "x" and "y" of sample `index`. Raises DatasetError, StorageError."""
     parts = whole.form.parts(whole.samples.names[index])
-    if whole.checksums is not None:
-        return _checked(whole, index, parts)
+    size = whole.size(index) if len(parts) == 1 else None
     arrays: dict[str, Array] = {}
     total = 0
     for part in parts:
         with ExitStack() as stack:
-            file = _opened(whole, index, part, parts, stack)
+            file = _opened(whole, part, size, stack)
             total += file.size
             if part == parts[-1] and total != whole.size(index):
                 raise wrong_size(file.name, total, whole.size(index))
@@ -63,14 +58,13 @@ class _File(NamedTuple):
     """True if the storage does not see the requests."""
 
 
-def _opened(whole: WholeReader, index: int, part: str, parts: Sequence[str], stack: ExitStack) -> _File:
-    found = whole.storage.library_file(part, whole.form.library_opens)
-    if found is not None:
-        opened, size = found
+def _opened(whole: Reader, part: str, size: int | None, stack: ExitStack) -> _File:
+    if isinstance(whole.storage, PosixStorage):
+        opened, length = whole.storage.library_file(part, whole.form.library_opens)
         if isinstance(opened, str):
-            return _File(opened, size, opened, untimed=True)
-        return _File(opened.name, size, stack.enter_context(opened), untimed=True)
-    blob = stack.enter_context(whole.open(index, part, parts))
+            return _File(opened, length, opened, untimed=True)
+        return _File(opened.name, length, stack.enter_context(opened), untimed=True)
+    blob = stack.enter_context(whole.storage.open(part, size))
     # np.load reads the start of a zip file, its end, and its start again: the cache avoids a second read.
     peek = lru_cache(maxsize=4)(partial(_peek, blob))
     return _File(blob.name, blob.size, io.BufferedReader(PeekFile(peek, blob.size), whole.block))
@@ -81,7 +75,7 @@ def _peek(blob: Blob, offset: int, length: int) -> memoryview:
     return data[: blob.read_into(offset, data)]
 
 
-def _load(whole: WholeReader, part: str, file: _File) -> dict[str, Array]:
+def _load(whole: Reader, part: str, file: _File) -> dict[str, Array]:
     try:
         return whole.form.load(file.opened, part)
     except _DAMAGE as error:
@@ -106,19 +100,6 @@ def _timed(storage: Storage, name: str, size: int) -> Iterator[None]:
     finally:
         tally.begin = 0.0
         tally.on_core += time.thread_time() - worked  # CRC-32 and copies do not wait for the storage
-
-
-def _checked(whole: WholeReader, index: int, parts: tuple[str, ...]) -> dict[str, Array]:
-    buffer, data = aligned_buffer(whole.room()), bytearray()
-    for piece in whole.stream(Read(index), buffer, lambda: False):
-        data += piece
-    arrays: dict[str, Array] = {}
-    rest = memoryview(data)
-    for part in parts:
-        with whole.open(index, part, parts) as blob:
-            arrays |= _load(whole, part, _File(blob.name, blob.size, io.BytesIO(rest[: blob.size])))
-            rest = rest[blob.size :]
-    return arrays
 
 
 OVERSAMPLING = 0.4

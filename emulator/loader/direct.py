@@ -13,16 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import cycle, islice
 from queue import SimpleQueue
+from typing import Any
 
-from emulator.calls import Drawn
 from emulator.config.workload import LoaderSpec
 from emulator.loader.base import Batch, stalled
-from emulator.loader.reading import OPEN_FILES, WholeReader
+from emulator.loader.reading import OPEN_FILES, Reader
 from emulator.order import Portion, Read
-from emulator.storage.batches import BatchReader
 from emulator.storage.posix import aligned_buffer
 
 _TOGETHER = 4 * 2**20
@@ -58,14 +58,17 @@ class _Slot:
         return self.flag[0] == 1
 
 
+_Task = tuple[_Slot, Any]
+"""A batch, and a part of its reads; or a recorded batch."""
+
+
 class DirectLoader:
     """Reads one rank's batches by threads and discards the data."""
 
-    def __init__(self, spec: LoaderSpec, reader: WholeReader, seed: int) -> None:
+    def __init__(self, spec: LoaderSpec, reader: Reader, seed: int) -> None:
         """Start the reader threads. `seed` is unused: it does not crop."""
         self._spec = spec
         self._reader = reader
-        self._evicts = reader.storage.evicts_on_close
         self._lock = threading.Lock()  # guards the counts of all slots
         self._window: deque[_Slot] = deque()
         self._closed = False
@@ -74,25 +77,22 @@ class DirectLoader:
         self._depth = -(-spec.workers // self._threads)
         """Pieces that a thread reads at a time. Two threads: the queue of one runs empty at its end."""
         self._together = max(1, _TOGETHER // reader.sample_bytes(), 8 * self._depth if self._depth > 1 else 1)
-        self._tasks: SimpleQueue[tuple[_Slot, Sequence[Read]] | None] = SimpleQueue()
-        # A recorded batch is one thread's, which goes on with the files that it has open.
-        self._lanes: list[SimpleQueue[tuple[_Slot, Drawn] | None]] = []
-        if reader.calls is not None:
-            self._lanes = [SimpleQueue() for _ in range(spec.workers)]
-        self._turns: Iterator[SimpleQueue[tuple[_Slot, Drawn] | None]] = cycle(self._lanes)
+        # Recorded batches take turns at the threads, each of which goes on with the files that it has open.
+        queues = self._threads if reader.calls is not None else 1
+        self._queues = [SimpleQueue[_Task | None]() for _ in range(queues)]
+        self._turns = cycle(self._queues)
         # Daemon threads, because a read may hang forever: concurrent.futures would join its threads at exit.
-        self._readers = [threading.Thread(target=self._read_tasks, daemon=True) for _ in range(self._threads)]
-        if self._lanes:
-            self._readers = [
-                threading.Thread(target=self._play, args=(lane,), daemon=True) for lane in self._lanes
-            ]
+        self._readers = [
+            threading.Thread(target=self._read_tasks, args=(queue,), daemon=True)
+            for queue in islice(cycle(self._queues), self._threads)
+        ]
         for thread in self._readers:
             thread.start()
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """See Loader.read. Reads `prefetch` batches ahead; with 0, a batch when it is requested."""
         self._abandon()
-        self._turns = cycle(self._lanes)
+        self._turns = cycle(self._queues)
         return self._deliver(iter(portions))
 
     def _deliver(self, portions: Iterator[Portion]) -> Iterator[Batch]:
@@ -119,62 +119,44 @@ class DirectLoader:
                 slot.flag[0] = 1
 
     def _admit(self, portion: Portion) -> _Slot:
-        if portion.drawn is not None:
-            slot = _Slot(portion.epoch, portion.samples, 1)
-            next(self._turns).put((slot, portion.drawn))
-            return slot
         reads = portion.reads
         together = min(self._together, -(-len(reads) // self._threads) or 1)
-        slot = _Slot(portion.epoch, portion.samples, -(-len(reads) // together))
-        for first in range(0, len(reads), together):
-            self._tasks.put((slot, reads[first : first + together]))
+        work = [portion.drawn]
+        if portion.drawn is None:
+            work = [reads[first : first + together] for first in range(0, len(reads), together)]
+        slot, queue = _Slot(portion.epoch, portion.samples, len(work)), next(self._turns)
+        for part in work:
+            queue.put((slot, part))
         return slot
 
-    def _read_tasks(self) -> None:
+    def _read_tasks(self, tasks: SimpleQueue[_Task | None]) -> None:
         """Run the loop of a reader thread."""
+        with ExitStack() as stack:
+            read = self._begin(stack)
+            while (task := tasks.get()) is not None:
+                slot, work = task
+                self._perform(slot, partial(read, slot, work))
+
+    def _begin(self, stack: ExitStack) -> Callable[[_Slot, Any], int]:
+        """Return the function by which a thread reads the work of a task; what it opens, `stack` closes."""
+        reader = self._reader
+        if reader.calls is not None:
+            player = stack.enter_context(reader.player(sleeps=True))
+            return lambda slot, drawn: player.play(drawn, slot.epoch, slot.is_cancelled)
+        if self._engine is None:
+            buffer = aligned_buffer(reader.room())  # untouched pages use no memory
+            return lambda slot, reads: sum(reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = OPEN_FILES
         if limit != resource.RLIM_INFINITY:  # all threads use at most a quarter
             files = min(files, limit // 4 // self._threads)
-        if self._engine is not None:
-            batches = self._reader.storage.batches(self._engine, self._depth, self._reader.block, files)
-            if batches is not None:
-                return self._read_batches(batches)
-        return self._read_blobs()
+        batches = stack.enter_context(reader.batches(self._engine, self._depth, files))
 
-    def _read_batches(self, batches: BatchReader) -> None:
-        epoch = 0
-        with batches:
-            while (task := self._tasks.get()) is not None:
-                slot, reads = task
-                if self._evicts and slot.epoch != epoch:
-                    batches.close()
-                epoch = slot.epoch
-                batches.trim()
-                self._perform(slot, partial(self._read_batch, batches, slot, reads))
+        def read_batch(slot: _Slot, reads: Sequence[Read]) -> int:
+            batches.begin(slot.epoch)
+            return batches.read(reader.pieces(reads), reader.form.check_head, slot.flag)
 
-    def _read_batch(self, batches: BatchReader, slot: _Slot, reads: Sequence[Read]) -> int:
-        return batches.read(self._reader.pieces(reads), self._reader.form.check_head, slot.flag)
-
-    def _read_blobs(self) -> None:
-        """Read what no engine can: objects, and samples whose checksums are compared."""
-        buffer = aligned_buffer(self._reader.room())  # untouched pages use no memory
-        while (task := self._tasks.get()) is not None:
-            self._perform(task[0], partial(self._fetch, *task, buffer))
-
-    def _fetch(self, slot: _Slot, reads: Sequence[Read], buffer: memoryview) -> int:
-        return sum(self._reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
-
-    def _play(self, lane: SimpleQueue[tuple[_Slot, Drawn] | None]) -> None:
-        """Play the recorded batches of a lane."""
-        player, epoch = self._reader.player(sleeps=True), 0
-        while (task := lane.get()) is not None:
-            slot, drawn = task
-            if slot.epoch != epoch:
-                player.close()
-                player, epoch = self._reader.player(sleeps=True), slot.epoch
-            self._perform(slot, partial(player.play, drawn, slot.is_cancelled))
-        player.close()
+        return read_batch
 
     def _perform(self, slot: _Slot, read: Callable[[], int]) -> None:
         if slot.flag[0]:
@@ -210,10 +192,8 @@ class DirectLoader:
     def close(self) -> None:
         self._closed = True
         self._abandon()
-        for lane in self._lanes:
-            lane.put(None)
-        for _ in self._readers:
-            self._tasks.put(None)
+        for _, queue in zip(self._readers, cycle(self._queues), strict=False):
+            queue.put(None)
         deadline = time.monotonic() + _CLOSE_SECONDS
         for thread in self._readers:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -44,22 +44,29 @@ class Player(Closing):
         self._batches: dict[int, list[list[_Call]]] = {}
         self._last = _last_batches(calls)
         self._files: OrderedDict[int, Blob] = OrderedDict()
+        self._epoch = 0
         self._pool = ThreadPoolExecutor(calls.threads) if calls.threads > 1 else None
 
     def close(self) -> None:
         """Close the files that are open."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+        self._close_files()
+
+    def _close_files(self) -> None:
         for blob in self._files.values():
             blob.close()
         self._files.clear()
 
-    def play(self, drawn: Drawn, cancelled: Cancelled) -> int:
-        """Make the calls of a batch, and return the bytes that were read.
+    def play(self, drawn: Drawn, epoch: int, cancelled: Cancelled) -> int:
+        """Make the calls of a batch, and return the bytes that were read. No file stays open over epochs.
 
         Raises DatasetError for a file that is missing or too short, StorageError for one that cannot be read
         and if `cancelled()`.
         """
+        if epoch != self._epoch:
+            self._close_files()
+            self._epoch = epoch
         if drawn.batch not in self._batches:
             self._batches[drawn.batch] = self._tasks(drawn.batch)
         placed = {visit.visit: visit for visit in drawn.visits}

@@ -25,7 +25,7 @@ from emulator.config.workload import LoaderSpec
 from emulator.errors import FeedrateError, RankError
 from emulator.files import PREFIX_VARIABLE
 from emulator.loader.base import Batch, stalled
-from emulator.loader.reading import WholeReader
+from emulator.loader.reading import Reader
 from emulator.loader.worker import (
     Collated,
     DataLoader,
@@ -59,7 +59,7 @@ class TorchLoader:
     The DataLoader has `spec.workers` worker processes, or reads in this process if `spec.prefetch` is 0.
     """
 
-    def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int) -> None:
+    def __init__(self, spec: LoaderSpec, whole: Reader, seed: int) -> None:
         """Make the DataLoader. `seed` is for random crops."""
         set_num_threads(1)  # ranks share the cores, so thread pools would compete for them
         self._spec = spec

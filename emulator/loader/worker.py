@@ -20,7 +20,7 @@ from emulator.errors import DatasetError, FeedrateError, MissingError, RankError
 from emulator.loader.arrays import crop_of, load_sample
 from emulator.loader.base import Batch, Made
 from emulator.loader.played import Player
-from emulator.loader.reading import OPEN_FILES, WholeReader
+from emulator.loader.reading import OPEN_FILES, Reader
 from emulator.order import Portion
 from emulator.record.schedstat import Books, Page
 from emulator.storage.base import Storage
@@ -58,7 +58,7 @@ class Loaded(NamedTuple):
 class SampleReader:
     """Loads whole volumes, crops and collates them, as the reference 3D U-Net does. Can be pickled."""
 
-    def __init__(self, whole: WholeReader, crop: tuple[int, ...], seed: int) -> None:
+    def __init__(self, whole: Reader, crop: tuple[int, ...], seed: int) -> None:
         self.whole = whole
         self.crop = crop
         self.seed = seed
@@ -95,11 +95,10 @@ class SampleReader:
 class RecordReader:
     """Reads a step's records into one tensor and decodes nothing. Can be pickled."""
 
-    def __init__(self, whole: WholeReader) -> None:
+    def __init__(self, whole: Reader) -> None:
         self.whole = whole
         self._batches: BatchReader | None = None
         self._player: Player | None = None
-        self._epoch = 0
 
     def close(self) -> None:
         """Close the files that are kept open."""
@@ -109,42 +108,28 @@ class RecordReader:
 
     def load(self, portion: Portion) -> Loaded:
         """Read the records of a step. Raises DatasetError, StorageError."""
+        began = time.monotonic() if portion.reads or portion.drawn else math.nan
         if portion.drawn is not None:
-            return self._played(portion)
-        reads = portion.reads
-        began = time.monotonic() if reads else math.nan
-        if self._batches is None and self.whole.engine(1, len(reads)) is not None:
-            self._batches = self.whole.storage.batches("python", 1, self.whole.block, OPEN_FILES)
-            self._epoch = portion.epoch
-        if self._batches is None:  # objects, shaped storage or checksums: read through a Blob
-            buffer = aligned_buffer(self.whole.room())
-            data = bytearray()
-            for read in reads:
+            self._player = self._player or self.whole.player(sleeps=False)
+            size = self._player.play(portion.drawn, portion.epoch, _never)
+            return Loaded([torch.empty(0, dtype=torch.uint8)], size, began)
+        if self._batches is None and self.whole.engine(1, len(portion.reads)) is not None:
+            self._batches = self.whole.batches("python", 1, OPEN_FILES)
+        if self._batches is None:
+            buffer, data = aligned_buffer(self.whole.room()), bytearray()
+            for read in portion.reads:
                 for piece in self.whole.stream(read, buffer, _never):
                     data += piece
             tensor = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
             return Loaded([tensor], len(data), began)
-        if self._epoch != portion.epoch:
-            self._batches.close()
-            self._epoch = portion.epoch
-        self._batches.trim()
-        pieces = self.whole.pieces(reads)
+        self._batches.begin(portion.epoch)
+        pieces = self.whole.pieces(portion.reads)
         # In shared memory, as default_collate does in a worker, so that the rank gets it without a copy.
         tensor = torch.empty(int(pieces.table[:, 2].sum()), dtype=torch.uint8)
         if torch.utils.data.get_worker_info() is not None:
             tensor.share_memory_()  # type: ignore[no-untyped-call]
         size = self._batches.read(pieces, self.whole.form.check_head, bytearray(1), tensor.numpy().data)
         return Loaded([tensor], size, began)
-
-    def _played(self, portion: Portion) -> Loaded:
-        if self._player is not None and self._epoch != portion.epoch:
-            self._player.close()
-            self._player = None
-        if self._player is None:
-            self._player, self._epoch = self.whole.player(sleeps=False), portion.epoch
-        began = time.monotonic()
-        read = self._player.play(portion.drawn, _never)
-        return Loaded([torch.empty(0, dtype=torch.uint8)], read, began)
 
 
 def _never() -> bool:

@@ -38,8 +38,6 @@ class TrainingJob:
     """Requested width of the knee's interval, as a share."""
     placement: Placement = "spread"
     """`spread`: evenly over all hosts. `pack`: fill one host after the other."""
-    verify_reads: bool = False
-    """Compare the checksum of every sample that is read with the manifest."""
     out: Path
     force: bool = False
     """Overwrite a result in `out`."""

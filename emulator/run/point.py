@@ -36,8 +36,8 @@ from emulator.run.accelerator import Accelerator, MonotonicClock, endless
 from emulator.run.account import Accounted
 from emulator.run.job import TrainingJob
 from emulator.run.train import train
-from emulator.storage.base import Store
-from emulator.storage.counts import ReadCounts, TimedStorage
+from emulator.storage.base import Storage, Store
+from emulator.storage.counts import ReadCounts
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 SPOOL_SECONDS = 1.0
@@ -168,7 +168,6 @@ def _trained(
                 seed=plan.seed,
                 access=workload.access,
                 calls=job.calls,
-                checksums=dataset.rows["crc"] if job.verify_reads else None,
             ),
             Books(storage.stats.tallies, together=workload.loader.workers if storage.turns else 1),
         )
@@ -246,14 +245,14 @@ def _host_share(own: _Own, node: Comm, by_host: dict[str, Starved]) -> HostShare
 
 
 @contextmanager
-def open_storage(store: Store, spec: StorageSpec, node: Comm, *, direct: bool) -> Iterator[TimedStorage]:
-    """Open `store` for reading: timed, shaped if `spec` says so, with O_DIRECT if `direct`.
+def open_storage(store: Store, spec: StorageSpec, node: Comm, *, direct: bool) -> Iterator[Storage]:
+    """Open `store` for reading: shaped if `spec` says so, with O_DIRECT if `direct`.
 
     Collective over `node`: the ranks of a host share one shaped device. Raises StorageError.
     """
     plain = store.for_ranks(direct=direct, cache=spec.cache)
     if spec.shaped_rate is None:
-        yield TimedStorage(plain)
+        yield plain
         return
     shape = (spec.shaped_rate, spec.shaped_latency, node.rank)
     limiter = NodeLimiter.create(*shape) if node.rank == 0 else None
@@ -264,4 +263,4 @@ def open_storage(store: Store, spec: StorageSpec, node: Comm, *, direct: bool) -
     if node.rank == 0:
         limiter.unlink()  # every rank has it open, and a killed run would leave the name behind
     with limiter:
-        yield TimedStorage(ShapedStorage(plain, limiter))
+        yield ShapedStorage(plain, limiter)

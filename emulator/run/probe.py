@@ -23,12 +23,11 @@ from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import FeedrateError
 from emulator.launch.comm import Comm, agreed
 from emulator.loader import reads_by_library
-from emulator.notes import doing
 from emulator.record.device import Counters, counters_of, read_ahead_bytes
 from emulator.record.result import Probe
 from emulator.record.schedstat import thread_busy_seconds
 from emulator.storage.base import Storage
-from emulator.storage.posix import aligned_buffer
+from emulator.storage.posix import PosixStorage, aligned_buffer
 from emulator.units import BLOCK_BYTES
 
 LARGE_BYTES = 2**20
@@ -59,9 +58,9 @@ def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) ->
         size = workload.request_bytes
         spec, mean = workload.loader, workload.sample_read.bytes_mean
         if loader == "direct":
-            engine = dataset.store.for_ranks(direct=direct, cache="cold").engine(
-                spec.workers, spec.batch_size, mean
-            )
+            storage = dataset.store.for_ranks(direct=direct, cache="cold")
+            if isinstance(storage, PosixStorage):
+                engine = storage.engine(spec.workers, spec.batch_size, mean)
     return {
         "call": call,
         "direct": call in ("GET", "preadv, O_DIRECT"),
@@ -168,7 +167,7 @@ def _read(
                 file = int(draw.integers(len(manifest.names)))
                 # Opened each time: opening evicts what other reads left in the page cache.
                 name = parts(manifest.names[file])[0]
-                with doing("read", storage.path(name)), storage.open(name) as blob:
+                with storage.open(name) as blob:
                     at = int(draw.integers(max(1, blob.size - size))) // BLOCK_BYTES * BLOCK_BYTES
                     before = time.monotonic()
                     sizes.append(blob.read_into(at, buffer))

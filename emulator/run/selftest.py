@@ -34,7 +34,6 @@ from emulator.registry import FORMATS
 from emulator.run.accelerator import Accelerator, MonotonicClock
 from emulator.run.train import train
 from emulator.storage.base import WriteOptions
-from emulator.storage.counts import TimedStorage
 from emulator.storage.folder import REQUEST, FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer
 
@@ -78,7 +77,7 @@ def self_test(kind: str, workload: Workload) -> Overhead:
             # Workers persist: they start once an epoch, and a pass is much shorter than an epoch.
             refill="persistent",
         )
-        storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
+        storage = PosixStorage(Path(folder), direct=False, cache="warm")
         access = replace(workload.access, calls="")
         loader = make_loader(kind, small, storage, files, access=access)
         plan = EpochPlan(

@@ -1,26 +1,23 @@
 """Interfaces of storage: samples are read from a Storage; a Store can also be listed and written.
 
-Folders, S3 and RADOS are adapters that keep one contract (tests/contracts/storage_contract.py);
-`counts.TimedStorage` and `shaped.ShapedStorage` wrap any of them.
+Folders, S3, RADOS and shaped storage keep one contract (tests/contracts/storage_contract.py). Each opens a
+sample as a Blob, and a Blob reads bytes. Both are counted and timed here.
 """
 
 from __future__ import annotations
 
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from emulator import notes
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, StorageError
 from emulator.files import DOCUMENT_BYTES, Closing, Owner
+from emulator.storage.counts import ReadStats
 from emulator.units import BLOCK_BYTES
-
-if TYPE_CHECKING:
-    from emulator.storage.batches import BatchReader, Engine
-    from emulator.storage.counts import ReadStats
 
 HEAD = BLOCK_BYTES
 """Bytes at the start of a file from which its format is recognised."""
@@ -32,22 +29,26 @@ kernel's copy into 256 KiB, which fit only L2, took up to twice as long."""
 class Blob(Closing, ABC):
     """One sample, open for reading from any number of threads."""
 
-    __slots__ = ("alignment", "name", "size")
+    __slots__ = ("_doing", "_stats", "alignment", "name", "size")
 
-    name: str
-    """Name of the sample with that of its storage, for errors."""
-    size: int
-    alignment: int
-    """Offsets, lengths and addresses of reads must be multiples of this: 1, or BLOCK_BYTES."""
+    def __init__(self, name: str, size: int, stats: ReadStats, path: str = "", alignment: int = 1) -> None:
+        self.name = name
+        """Name of the sample with that of its storage, for errors."""
+        self.size = size
+        self.alignment = alignment
+        """Offsets, lengths and addresses of reads must be multiples of this: 1, or BLOCK_BYTES."""
+        self._stats = stats
+        self._doing = notes.phrase("read", path)
 
-    @abstractmethod
     def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
-        """Read `length` bytes, or as many as `buffer` holds, from byte `offset` on, in one request.
+        """Read `length` bytes, or as many as `buffer` holds, from byte `offset` on, in one timed request.
 
         If `buffer` is shorter than `length`, it keeps the first HEAD bytes of the request; later bytes
         overwrite each other behind them. Returns the bytes read, fewer only at the end of the sample. Raises
         StorageError; DatasetError if the sample is not the expected one.
         """
+        asked = len(buffer) if length is None else length
+        return self._stats.mine().timed(self.fill, offset, buffer, asked, doing=self._doing)
 
     def read_mapped(self, offset: int, buffer: memoryview, length: int, *, random: bool) -> int:
         """Read through a map of the file, with MADV_RANDOM if `random`; otherwise as read_into."""
@@ -56,23 +57,9 @@ class Blob(Closing, ABC):
     def advise(self, offset: int, length: int) -> None:
         """Tell the kernel that these bytes will be read."""
 
-
-class WrappedBlob(Blob):
-    """A blob that wraps another one."""
-
-    __slots__ = ("_inner",)
-
-    def __init__(self, inner: Blob) -> None:
-        self.name = inner.name
-        self.size = inner.size
-        self.alignment = inner.alignment
-        self._inner = inner
-
-    def advise(self, offset: int, length: int) -> None:
-        self._inner.advise(offset, length)
-
-    def close(self) -> None:
-        self._inner.close()
+    @abstractmethod
+    def fill(self, offset: int, buffer: memoryview, length: int) -> int:
+        """Do what `read_into` says."""
 
 
 CheckHead = Callable[[memoryview, int, str], None]
@@ -86,19 +73,22 @@ class Storage(ABC):
     """A place with named samples. Safe to use from many threads; can be pickled for a worker process."""
 
     stats: ReadStats
-    """Counts and times of the reads so far; a wrapper shares those of the storage that it wraps."""
-    evicts_on_close = False
-    """True if closing a file evicts it from the page cache, so that it must not stay open over epochs."""
+    """Counts and times of the reads so far."""
     turns = False
     """True if the requests of a rank take turns, so that one of its readers can hold up all others."""
 
-    @abstractmethod
     def open(self, name: str, size: int | None = None) -> Blob:
         """Open the sample `name`. Raises DatasetError if it is missing, StorageError otherwise.
 
         With the expected `size`, an object store does not request the size, and the first read raises
         DatasetError if the size differs.
         """
+        with self.stats.mine().opens(self.path(name)):
+            return self.blob(name, size)
+
+    @abstractmethod
+    def blob(self, name: str, size: int | None) -> Blob:
+        """Do what `open` says."""
 
     def path(self, name: str) -> str:
         """Return the path of the sample `name`; empty if it is no file. Only calls for files may hang."""
@@ -107,21 +97,6 @@ class Storage(ABC):
     def reopen(self, name: str, size: int | None = None) -> Blob:
         """Open a sample as `open` does, with its pages left in the page cache now and when it is closed."""
         return self.open(name, size)
-
-    def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
-        """Return the sample `name` for a library, as a path or opened, and its size; None if it has no path.
-
-        Evicts the file from the page cache if reads are cold. Raises as `open` does.
-        """
-        return None
-
-    def engine(self, depth: int, batch: int, sample_bytes: int) -> Engine | None:
-        """Return what reads batches of so many samples, `depth` at a time; None: blobs do."""
-        return None
-
-    def batches(self, engine: Engine, depth: int, block: int, files: int) -> BatchReader | None:
-        """Return a reader of batches for the calling thread; None if this storage has only blobs."""
-        return None
 
 
 def closed() -> StorageError:

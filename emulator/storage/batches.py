@@ -124,6 +124,7 @@ class BatchReader(Closing):
         self._head_bytes = head_bytes
         self._files = files
         self._open: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
+        self._epoch = 0
 
     def read(
         self, pieces: Pieces, check_head: CheckHead, cancelled: bytearray, into: memoryview | None = None
@@ -180,8 +181,11 @@ class BatchReader(Closing):
             table[at, 0] = fd
         return table
 
-    def trim(self) -> None:
-        """Close the files that have not been used for longest."""
+    def begin(self, epoch: int) -> None:
+        """Close the files of another epoch, and those that have not been used for longest."""
+        if epoch != self._epoch:
+            self.close()
+            self._epoch = epoch
         while len(self._open) > self._files:
             self._storage.close(self._open.popitem(last=False)[1])
 

@@ -1,24 +1,19 @@
-"""Count and time reads: `TimedStorage` wraps any storage, and each thread writes a tally of its own."""
+"""Counts and times of reads: each thread writes a tally of its own."""
 
 from __future__ import annotations
 
-import io
 import resource
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator import notes
-from emulator.storage.base import Blob, Storage, WrappedBlob
-
-if TYPE_CHECKING:
-    from emulator.storage.batches import BatchReader, Engine
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
 """Reason for a retry: no answer in time, status 429 or 5xx, a truncated body, a failed connection."""
@@ -146,6 +141,17 @@ class Tally:
             self.inside += taken
             self.begin = 0.0
 
+    def timed(self, read: Callable[..., int], *arguments: Any, doing: bytes) -> int:
+        """Return the bytes that `read(*arguments)`, one request, has read. `doing` is for the watcher."""
+        self.note.write(doing)
+        self.begin = begin = time.monotonic()
+        try:
+            size = read(*arguments)
+            self.add(size, (time.monotonic() - begin,))
+        finally:
+            self.begin = 0.0
+        return size
+
     def add(self, size: int, seconds: Sequence[float]) -> None:
         """Add requests, one after the other, that took `seconds` each and delivered `size` bytes together."""
         self._add(size, array("d", seconds))
@@ -248,67 +254,3 @@ def _since(before: tuple[ReadCounts, Buckets], now: tuple[ReadCounts, Buckets]) 
 def _fetched() -> int:
     """Return the bytes that block devices and NFS have delivered to this process; FUSE counts none."""
     return 512 * resource.getrusage(resource.RUSAGE_SELF).ru_inblock
-
-
-class TimedStorage(Storage):
-    """`inner`, with every read request counted and timed into its `stats`."""
-
-    def __init__(self, inner: Storage) -> None:
-        self.inner = inner
-        self.stats = inner.stats
-        self.turns = inner.turns
-        self.evicts_on_close = inner.evicts_on_close
-
-    def path(self, name: str) -> str:
-        return self.inner.path(name)
-
-    def open(self, name: str, size: int | None = None) -> TimedBlob:
-        with self.stats.mine().opens(self.inner.path(name)):
-            return TimedBlob(self.inner.open(name, size), self.stats, self.inner.path(name))
-
-    def reopen(self, name: str, size: int | None = None) -> TimedBlob:
-        with self.stats.mine().opens(self.inner.path(name)):
-            return TimedBlob(self.inner.reopen(name, size), self.stats, self.inner.path(name))
-
-    def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int] | None:
-        with self.stats.mine().opens(self.inner.path(name)):
-            return self.inner.library_file(name, by_path)
-
-    def engine(self, depth: int, batch: int, sample_bytes: int) -> Engine | None:
-        return self.inner.engine(depth, batch, sample_bytes)
-
-    def batches(self, *settings: Any) -> BatchReader | None:
-        return self.inner.batches(*settings)  # it times its own requests
-
-
-class TimedBlob(WrappedBlob):
-    """One open sample, timed."""
-
-    __slots__ = ("_doing", "_path", "_stats")
-
-    def __init__(self, inner: Blob, stats: ReadStats, path: str = "") -> None:
-        super().__init__(inner)
-        self._stats = stats
-        self._path = path
-        self._doing = notes.phrase("read", path)
-
-    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
-        return self._timed(lambda: self._inner.read_into(offset, buffer, length))
-
-    def read_mapped(self, offset: int, buffer: memoryview, length: int, *, random: bool) -> int:
-        return self._timed(lambda: self._inner.read_mapped(offset, buffer, length, random=random))
-
-    def _timed(self, read: Callable[[], int]) -> int:
-        tally = self._stats.mine()
-        tally.note.write(self._doing)
-        tally.begin = begin = time.monotonic()
-        try:
-            done = read()
-            tally.add(done, (time.monotonic() - begin,))
-        finally:
-            tally.begin = 0.0
-        return done
-
-    def close(self) -> None:
-        with notes.doing("close", self._path):
-            super().close()

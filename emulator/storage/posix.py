@@ -19,8 +19,9 @@ import numpy as np
 
 from emulator.config.storage import Cache
 from emulator.errors import storage_error, storage_errors
+from emulator.notes import doing
 from emulator.storage.base import HEAD, Blob, Storage, missing
-from emulator.storage.batches import BatchReader, Engine, engine_for, request_buffers
+from emulator.storage.batches import Engine, engine_for, request_buffers
 from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
 
@@ -61,31 +62,37 @@ class PosixStorage(Storage):
         self.alignment = BLOCK_BYTES if direct else 1
         self.evicts_on_close = cache == "cold" and not direct
 
-    def open(self, name: str, size: int | None = None) -> PosixBlob:
+    def blob(self, name: str, size: int | None) -> PosixBlob:
         """Open the sample `name`, and leave comparing its size to the caller. Raises as Storage.open does."""
         path = self.path(name)
         return PosixBlob(self, path, *self.descriptor(path))
 
     def reopen(self, name: str, size: int | None = None) -> PosixBlob:
         path = self.path(name)
-        fd = self.opened(path)
-        return PosixBlob(self, path, fd, os.lseek(fd, 0, os.SEEK_END), keeps=True)
+        with self.stats.mine().opens(path):
+            fd = self.opened(path)
+            return PosixBlob(self, path, fd, os.lseek(fd, 0, os.SEEK_END), keeps=True)
 
     def library_file(self, name: str, by_path: bool) -> tuple[str | io.BufferedReader, int]:
+        """Return the sample `name` for a library, as a path or opened, and its size.
+
+        Evicts the file from the page cache if reads are cold. Raises as `open` does.
+        """
         path = self.path(name)
-        fd, length = self.descriptor(path)
-        if by_path:
-            os.close(fd)
-            return path, length
-        with storage_errors("cannot read"):  # a folder
-            os.lseek(fd, 0, os.SEEK_SET)
-            return open(path, "rb", opener=lambda *_: fd), length
+        with self.stats.mine().opens(path):
+            fd, length = self.descriptor(path)
+            if by_path:
+                os.close(fd)
+                return path, length
+            try:
+                os.lseek(fd, 0, os.SEEK_SET)
+                return open(path, "rb", opener=lambda *_: fd), length
+            except OSError as error:  # a folder
+                raise storage_error(error, "cannot read") from None
 
     def engine(self, depth: int, batch: int, sample_bytes: int) -> Engine:
+        """Return what reads batches of so many samples, `depth` at a time."""
         return engine_for(self.direct, _in_memory(self.root), depth, batch, sample_bytes)
-
-    def batches(self, engine: Engine, depth: int, block: int, files: int) -> BatchReader:
-        return BatchReader(self, engine, depth, block, files)
 
     def path(self, name: str) -> str:
         """Return the path of the file `name`."""
@@ -148,18 +155,15 @@ class PosixBlob(Blob):
 
     def __init__(self, storage: PosixStorage, path: str, fd: int, size: int, *, keeps: bool = False) -> None:
         """`keeps`: its pages stay in the page cache when it is closed."""
+        super().__init__(path, size, storage.stats, path, storage.alignment)
         self._keeps = keeps
         self._map: _Map | None = None
-        self.name = path
-        self.size = size
-        self.alignment = storage.alignment
         self._fd = fd
         self._storage = storage
 
-    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
-        size = len(buffer) if length is None else length
+    def fill(self, offset: int, buffer: memoryview, length: int) -> int:
         try:
-            return _filled(self._fd, buffer, offset, size, self.alignment)
+            return _filled(self._fd, buffer, offset, length, self.alignment)
         except OSError as error:
             error.filename = self.name
             raise storage_error(error, "cannot read") from None
@@ -167,12 +171,7 @@ class PosixBlob(Blob):
     def read_mapped(self, offset: int, buffer: memoryview, length: int, *, random: bool) -> int:
         if self._map is None:
             self._map = _Map(self._fd, self.size, random)
-        done = 0
-        while done < length and (more := min(length - done, len(buffer))):
-            if not (got := self._map(0, (buffer[:more],), offset + done, 0)):
-                break
-            done += got
-        return done
+        return self._stats.mine().timed(self._map.copy, offset, buffer, length, doing=self._doing)
 
     def advise(self, offset: int, length: int) -> None:
         os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
@@ -180,12 +179,13 @@ class PosixBlob(Blob):
     def close(self) -> None:
         if self._fd >= 0:
             self._map = None
-            (os.close if self._keeps else self._storage.close)(self._fd)
+            with doing("close", self.name):
+                (os.close if self._keeps else self._storage.close)(self._fd)
             self._fd = -1
 
 
 class _Map:
-    """A mapped file. It is called like preadv(2), and copies bytes whose pages the kernel faults in."""
+    """A mapped file, whose pages the kernel faults in."""
 
     def __init__(self, fd: int, size: int, random: bool) -> None:
         mapped = mmap.mmap(fd, size, prot=mmap.PROT_READ)
@@ -194,26 +194,20 @@ class _Map:
         self._bytes = np.frombuffer(mapped, np.uint8)
         self._address = self._bytes.ctypes.data
 
-    def __call__(self, _: int, places: Sequence[memoryview], offset: int, flags: int) -> int:
-        """Copy bytes; return 0 if their pages cannot be read. `flags` are ignored: a page fault may wait."""
-        begin = offset
-        # Touching a page of a file that was truncated, or whose storage fails, kills the process with SIGBUS:
-        # populate the pages first. Linux before 5.14 lacks this advice; then they are copied unchecked.
-        low = begin - begin % mmap.PAGESIZE
-        end = min(begin + sum(map(len, places)), len(self._bytes))
-        for at in range(low, end, _POPULATED):
-            size = min(_POPULATED, end - at)
-            if (
-                _libc().madvise(self._address + at, size, _POPULATE_READ)
-                and ctypes.get_errno() == errno.EFAULT
-            ):
-                return 0
-        for place in places:
-            part = self._bytes[offset : offset + len(place)]
+    def copy(self, begin: int, buffer: memoryview, length: int) -> int:
+        """Copy bytes, over each other if `buffer` is shorter; return how many have pages that can be read."""
+        end = min(begin + length, len(self._bytes))
+        room, step = np.frombuffer(buffer, np.uint8), min(len(buffer), _POPULATED)
+        for at in range(begin, end, step):
+            # Touching a page of a file that was truncated, or whose storage fails, kills the process:
+            # populate the pages first. Linux before 5.14 lacks this advice; there they are copied unchecked.
+            page, stop = at - at % mmap.PAGESIZE, min(at + step, end)
+            failed = _libc().madvise(self._address + page, stop - page, _POPULATE_READ)
+            if failed and ctypes.get_errno() == errno.EFAULT:
+                return at - begin
             # NumPy copies without the GIL, so that other threads read while a page fault waits.
-            np.copyto(np.frombuffer(place, np.uint8)[: len(part)], part)
-            offset += len(part)
-        return offset - begin
+            np.copyto(room[: stop - at], self._bytes[at:stop])
+        return max(0, end - begin)
 
 
 def _filled(fd: int, buffer: memoryview, offset: int, length: int, alignment: int) -> int:

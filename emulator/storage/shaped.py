@@ -15,14 +15,13 @@ import struct
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from emulator.errors import StorageError, storage_errors
 from emulator.files import Closing, memory_folder
-from emulator.storage.base import HEAD, Blob, Storage, WrappedBlob
+from emulator.storage.base import HEAD, Blob, Storage
 from emulator.units import BLOCK_BYTES
 
 _BURST_NS = 10_000_000
@@ -129,26 +128,19 @@ class _Turn:
     """A fair lock: threads get it first come, first served."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._taken = False
-        self._waiting: deque[threading.Lock] = deque()
+        self._changed = threading.Condition()
+        self._tickets = self._serving = 0
 
     def __enter__(self) -> None:
-        with self._guard:
-            if not self._taken:
-                self._taken = True
-                return
-            turn = threading.Lock()
-            turn.acquire()
-            self._waiting.append(turn)
-        turn.acquire()
+        with self._changed:
+            ticket = self._tickets
+            self._tickets += 1
+            self._changed.wait_for(lambda: self._serving == ticket)
 
     def __exit__(self, *_: object) -> None:
-        with self._guard:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._taken = False
+        with self._changed:
+            self._serving += 1
+            self._changed.notify_all()
 
 
 class ShapedStorage(Storage):
@@ -164,34 +156,40 @@ class ShapedStorage(Storage):
     def path(self, name: str) -> str:
         return self.inner.path(name)
 
-    def open(self, name: str, size: int | None = None) -> ShapedBlob:
-        return ShapedBlob(self.inner.open(name, size), self.limiter)
+    def blob(self, name: str, size: int | None) -> ShapedBlob:
+        return ShapedBlob(self, self.inner.blob(name, size), self.path(name))
 
 
-class ShapedBlob(WrappedBlob):
+class ShapedBlob(Blob):
     """One open sample whose requests are read in chunks, booked one after the other."""
 
-    __slots__ = ("_limiter",)
+    __slots__ = ("_inner", "_limiter")
 
-    def __init__(self, inner: Blob, limiter: NodeLimiter) -> None:
-        super().__init__(inner)
-        self._limiter = limiter
+    def __init__(self, storage: ShapedStorage, inner: Blob, path: str) -> None:
+        super().__init__(inner.name, inner.size, storage.stats, path, inner.alignment)
+        self._inner = inner
+        self._limiter = storage.limiter
 
-    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
-        limiter, asked = self._limiter, len(buffer) if length is None else length
-        whole = asked <= len(buffer)
+    def advise(self, offset: int, length: int) -> None:
+        self._inner.advise(offset, length)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def fill(self, offset: int, buffer: memoryview, length: int) -> int:
+        limiter, whole = self._limiter, length <= len(buffer)
         if limiter.latency > 0:
             _sleep_until(time.monotonic_ns() + round(limiter.latency * 1e9))
         done = 0
-        while done < asked:
-            size = min(limiter.chunk, asked - done)
+        while done < length:
+            size = min(limiter.chunk, length - done)
             useful = min(size, self.size - offset - done)  # O_DIRECT asks for more than the file's end has
             if useful <= 0:
                 break
             # Later chunks of discarded bytes must not overwrite the head that the first one read.
             room = buffer[done : done + size] if whole else buffer[HEAD:] if done else buffer
             with limiter.booked(useful):
-                got = self._inner.read_into(offset + done, room, size)
+                got = self._inner.fill(offset + done, room, size)
             done += got
             if got < useful:
                 break

@@ -26,7 +26,7 @@ __all__ = ["folder"]
 pytestmark = pytest.mark.ceph
 PORT = 17481
 GENERATE = ("--recipe", "tiny", "--files", 48)
-RUN = ("--workload", "unet3d-tiny", "--set", "accelerator.step_seconds=0.02", "--verify-reads")
+RUN = ("--workload", "unet3d-tiny", "--set", "accelerator.step_seconds=0.02")
 AWS = {
     "AWS_ENDPOINT_URL": f"http://127.0.0.1:{PORT}",
     "AWS_ACCESS_KEY_ID": "AKLAB",

@@ -146,7 +146,7 @@ def test_defaults_are_those_of_the_home_folder(file):
         ("[sweep]\nlodaer = 'direct'\n", "did you mean loader"),
         ("[sweeep]\nloader = 'direct'\n", "did you mean sweep"),
         ("loader = {a = 1}\n[run]\n", "is no command"),
-        ("verify-reads = 1\n", "is not true or false"),
+        ("mismatched-dataset = 1\n", "is not true or false"),
     ],
 )
 def test_a_mistake_in_it_is_named(file, text, words):

@@ -18,13 +18,11 @@ from command import held, until
 from contracts.format_contract import Sample, parts_of
 
 from emulator.config.workload import LoaderSpec
-from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, StorageError
 from emulator.loader.base import Loader
 from emulator.order import Portion, Read
 from emulator.storage.base import Storage
-from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage
 
 SPEC = LoaderSpec(batch_size=3, workers=2, prefetch=3, block_bytes=2**16, crop=(8, 9, 10), stall_timeout=30)
@@ -44,12 +42,11 @@ class Files:
     format: str
     names: Sequence[str]
     sizes: Sequence[int]
-    checksums: Sequence[int]
     samples_per_file: int = 1
     recipe: str = ""
 
-    def storage(self) -> TimedStorage:
-        return TimedStorage(PosixStorage(self.folder, direct=False, cache="warm"))
+    def storage(self) -> PosixStorage:
+        return PosixStorage(self.folder, direct=False, cache="warm")
 
     def batches(self, size: int = 3) -> list[Portion]:
         starts = range(0, len(self.names) - size + 1, size)
@@ -63,7 +60,7 @@ def write_files(folder: Path, form: str, count: int = 12) -> Files:
     """`count` samples of different sizes in the format `form`."""
     writer = format_named(form)
     random = np.random.default_rng(7)
-    names, sizes, checksums = [], [], []
+    names, sizes = [], []
     for index in range(count):
         shape = (1, *SHAPES[index % len(SHAPES)])
         label = np.zeros(shape, np.uint8)
@@ -74,16 +71,13 @@ def write_files(folder: Path, form: str, count: int = 12) -> Files:
             (folder / part).write_bytes(data)
         names.append(name)
         sizes.append(sum(map(len, parts)))
-        checksums.append(crc32(b"".join(parts)))
-    return Files(folder, form, tuple(names), tuple(sizes), tuple(checksums))
+    return Files(folder, form, tuple(names), tuple(sizes))
 
 
 class MakeLoader(Protocol):
     """Makes the loader under test; the fixture closes it."""
 
-    def __call__(
-        self, files: Files, spec: LoaderSpec = ..., storage: Storage | None = ..., verify: bool = ...
-    ) -> Loader: ...
+    def __call__(self, files: Files, spec: LoaderSpec = ..., storage: Storage | None = ...) -> Loader: ...
 
 
 @pytest.fixture
@@ -137,18 +131,9 @@ class LoaderContract:
         for form in self.formats:
             files = write_files(tmp_path, form, 6)
             storage = files.storage()
-            made = loader(files, storage=storage, verify=True)
+            made = loader(files, storage=storage)
             assert sum(batch.bytes for batch in made.read(files.batches())) == sum(files.sizes), form
             assert storage.stats.snapshot().bytes == sum(files.sizes)
-
-    def test_a_flipped_bit_is_found_when_asked_for(self, loader: MakeLoader, files: Files) -> None:
-        path = files.folder / files.names[5]
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-        assert len(list(loader(files).read(files.batches()))) == 4
-        with pytest.raises(DatasetError, match=r"sample5\.npz has the CRC-32"):
-            list(loader(files, verify=True).read(files.batches()))
 
     def test_more_workers_than_batches(self, loader: MakeLoader, files: Files) -> None:
         made = loader(files, replace(SPEC, workers=4, prefetch=8))

@@ -90,7 +90,7 @@ def test_run_and_verify_take_them(tmp_path):
     (folder / "train" / "README").write_text("mine")
     done = feedrate("adopt", folder)
     assert done.status == 0 and "adopted 12 npz files" in done.out and "1 other file\n" in done.out
-    words = "-w unet3d-tiny --mismatched-dataset --loader direct -n 2 --epochs 1 --verify-reads"
+    words = "-w unet3d-tiny --mismatched-dataset --loader direct -n 2 --epochs 1"
     small = "accelerator.step_seconds=0.01 loader.batch_size=2 accelerator.step_batch_size=2"
     settings = (word for setting in small.split() for word in ("--set", setting))
     ran = feedrate("run", folder, *words.split(), *settings, "--out", tmp_path / "out")
@@ -157,7 +157,7 @@ def test_half_of_a_pair_is_missing(tmp_path):
 def test_the_torch_loader_takes_arrays_of_any_shape(tmp_path):
     folder = as_dlio(tmp_path / "data")
     adopt(folder)
-    words = "-w unet3d-tiny --mismatched-dataset --loader torch -n 1 --steps 2 --verify-reads"
+    words = "-w unet3d-tiny --mismatched-dataset --loader torch -n 1 --steps 2"
     settings = ("--set", "accelerator.step_seconds=0.01", "--set", "loader.crop=[]")
     whole = feedrate("run", folder, *words.split(), *settings, "--out", tmp_path / "torch")
     assert whole.status == 0, whole.err

@@ -13,7 +13,6 @@ from contracts.format_contract import FormatContract, Sample, make_sample, parts
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
 from emulator.dataset.formats import format_named
-from emulator.dataset.formats.base import Extent
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError, SpecError
 from emulator.order import Read
@@ -102,21 +101,6 @@ def test_a_read_is_the_chunks_of_the_columns_of_whole_row_groups(clicks):
         (Read(0, 449, 1), range(4, 5)),
     ]:
         assert index.extents(read, 4096) == chunks_of(clicks, groups, list(columns)), read
-
-
-def test_a_flipped_bit_is_found_in_the_columns_that_are_read(clicks):
-    columns = load_workload("dlrm-b200").access.columns
-    index, read = index_of(clicks, 450, columns), Read(0, 100, 100, "on")
-
-    def pieces(data: bytes) -> list[tuple[Extent, memoryview]]:
-        extents = index.checked(read)
-        return [(part, memoryview(data)[part.offset : sum(part)]) for part in extents]
-
-    index.check(read, pieces(clicks))
-    broken = bytearray(clicks)
-    broken[index.checked(read)[7].offset + 100] ^= 1
-    with pytest.raises(DatasetError, match=r"a\.parquet: a damaged page.*CRC"):
-        index.check(read, pieces(bytes(broken)))
 
 
 def test_encodings_are_lists_of_fixed_size():

@@ -28,13 +28,13 @@ PLAIN = {
 OURS = """
 from emulator.dataset.formats import format_named
 from emulator.loader.arrays import load_sample
-from emulator.loader.reading import WholeReader
+from emulator.loader.reading import Reader
 from emulator.storage.posix import PosixStorage
 from pathlib import Path
 class Samples:
     format, names, sizes, samples_per_file = form, [Path(path).name], [size], 1
 storage = PosixStorage(Path(path).parent, direct=False, cache="warm")
-load_sample(WholeReader(storage, Samples, format_named(form), 2**22), 0)
+load_sample(Reader(storage, Samples, format_named(form), 2**22), 0)
 """
 
 

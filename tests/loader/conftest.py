@@ -20,16 +20,8 @@ def maker() -> Iterator[Callable[[str], MakeLoader]]:
     with ExitStack() as stack:
 
         def of_kind(kind: str) -> MakeLoader:
-            def make(
-                files: Files, spec: LoaderSpec = SPEC, storage: Storage | None = None, verify: bool = False
-            ) -> Loader:
-                loader = make_loader(
-                    kind,
-                    spec,
-                    storage or files.storage(),
-                    files,
-                    checksums=files.checksums if verify else None,
-                )
+            def make(files: Files, spec: LoaderSpec = SPEC, storage: Storage | None = None) -> Loader:
+                loader = make_loader(kind, spec, storage or files.storage(), files)
                 stack.callback(loader.close)
                 return loader
 

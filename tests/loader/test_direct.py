@@ -24,7 +24,6 @@ from contracts.loader_contract import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage, aligned_buffer, probe_direct
 
 __all__ = ["files", "pipe"]
@@ -62,9 +61,9 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Files:
 def test_whatever_the_knobs_every_byte_is_read_once(  # type: ignore[no-untyped-def]
     maker, few: Files, pages: int, workers: int, prefetch: int, direct: bool, order: list[tuple[int, ...]]
 ) -> None:
-    storage = TimedStorage(PosixStorage(few.folder, direct=direct and probe_direct(few.folder), cache="cold"))
+    storage = PosixStorage(few.folder, direct=direct and probe_direct(few.folder), cache="cold")
     spec = replace(SPEC, block_bytes=4096 * pages, workers=workers, prefetch=prefetch)
-    made = maker("direct")(few, spec, storage, verify=True)
+    made = maker("direct")(few, spec, storage)
     portions = [whole_files(files) for files in order]
     assert [batch.bytes for batch in made.read(portions)] == [few.bytes_of(portion) for portion in portions]
     assert storage.stats.snapshot().bytes == sum(few.bytes_of(portion) for portion in portions)
@@ -101,7 +100,7 @@ from dataclasses import replace
 from emulator.errors import StorageError
 from emulator.loader import make_loader
 
-files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))
+files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,))
 loader = make_loader("direct", replace(SPEC, stall_timeout=0.3), files.storage(), files)
 try:
     list(loader.read([whole_files((0,))]))

@@ -15,7 +15,6 @@ from emulator.dataset.names import Listed
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
 from emulator.order import Portion
-from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage
 
 SIZES = [40_000, 41_000, 42_000, 43_000]
@@ -54,7 +53,7 @@ def portions(recorded: Calls, steps: int) -> list[Portion]:
 @pytest.mark.parametrize("kind", ["direct", "torch"])
 def test_batches_make_the_recorded_calls(kind, threads, op, prefetch, cache, tmp_path):
     manifest, recorded = files(tmp_path), calls(threads, op=op)
-    storage = TimedStorage(PosixStorage(tmp_path, direct=False, cache=cache))
+    storage = PosixStorage(tmp_path, direct=False, cache=cache)
     loader = make_loader(kind, replace(SPEC, prefetch=prefetch), storage, manifest, calls=recorded)
     found = list(loader.read(portions(recorded, 2)))
     loader.close()
@@ -66,7 +65,7 @@ def test_batches_make_the_recorded_calls(kind, threads, op, prefetch, cache, tmp
 @pytest.mark.parametrize(("kind", "prefetch"), [("direct", 4), ("torch", 4), ("torch", 0)])
 def test_a_batch_takes_as_long_as_the_cpu_time_between_its_calls(kind, prefetch, tmp_path):
     manifest, recorded = files(tmp_path), calls(gap=40_000.0)
-    storage = TimedStorage(PosixStorage(tmp_path, direct=False, cache="warm"))
+    storage = PosixStorage(tmp_path, direct=False, cache="warm")
     loader = make_loader(kind, replace(SPEC, workers=1, prefetch=prefetch), storage, manifest, calls=recorded)
     first, *_, last = loader.read(portions(recorded, 4))
     loader.close()

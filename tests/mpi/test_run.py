@@ -1,7 +1,6 @@
 """`feedrate run` with real ranks: what is written, what adds up, what costs nothing."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -119,18 +118,3 @@ def test_a_dry_run_tells_the_plan_and_touches_nothing(tiny, tmp_path):
     assert not (tmp_path / "out").exists()
     for word in ("memory a rank", "steps", "expected time", "-n 4"):
         assert word in done.out
-
-
-@pytest.mark.parametrize("loader", ["direct", pytest.param("torch", marks=pytest.mark.long)])
-def test_verified_reads_find_a_flipped_bit(tiny, tmp_path, loader):
-    data = tmp_path / "data"
-    shutil.copytree(tiny, data)
-    words = ("run", data, "-w", "unet3d-tiny", "-n", 1, "--loader", loader, "--epochs", 1, "--verify-reads")
-    words += ("--set", "accelerator.step_seconds=0")
-    sample = sorted(data.rglob("*.npz"))[7]
-    content = bytearray(sample.read_bytes())
-    content[len(content) // 2] ^= 1
-    sample.write_bytes(content)
-    done = feedrate(*words, "--out", tmp_path / "bad")
-    assert done.status == 3
-    assert sample.name in done.one_line() and "CRC-32" in done.one_line()

@@ -157,7 +157,7 @@ def test_a_reader_keeps_files_open_counts_and_names_what_is_wrong(folder: Path, 
         pieces = Pieces(["f65536", "f65536", "f10001", "f8192"], np.array(parts, np.int64))
         assert reader.read(pieces, lambda *_: None, bytearray(1)) == 4102
         assert {"f65536", "f10001", "f8192"} == set(reader._open)
-        reader.trim()
+        reader.begin(0)
         assert {"f10001", "f8192"} == set(reader._open)
         files = Pieces(["f100", "f10001"], np.array([whole(100), whole(10_001)], np.int64))
         size = reader.read(

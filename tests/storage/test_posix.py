@@ -21,9 +21,9 @@ from command import until
 from contracts.storage_contract import StorageContract, content, folder, read_whole
 
 from emulator.errors import DatasetError, StorageError
-from emulator.storage.base import Blob, WrappedBlob
-from emulator.storage.batches import Pieces
-from emulator.storage.counts import ReadStats, TimedBlob, TimedStorage
+from emulator.storage.base import Blob
+from emulator.storage.batches import BatchReader, Pieces
+from emulator.storage.counts import ReadStats
 from emulator.storage.posix import PosixStorage, aligned_buffer, evict, probe_direct, resident_pages
 
 __all__ = ["folder"]
@@ -65,12 +65,6 @@ class TestDirect(StorageContract):
     def storage(self, folder: Path) -> PosixStorage:
         needs_direct(folder)
         return PosixStorage(folder, direct=True, cache="cold")
-
-
-class TestTimed(StorageContract):
-    @pytest.fixture
-    def storage(self, folder: Path) -> TimedStorage:
-        return TimedStorage(PosixStorage(folder, direct=False, cache="warm"))
 
 
 def resident(path: Path) -> int:
@@ -205,7 +199,7 @@ def test_buffers_of_any_size_lie_in_huge_pages(size: int) -> None:
 def test_stats_are_exact_and_add_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.storage.counts._fetched", lambda: 0)  # Python, too, may read from storage
     stats = ReadStats()
-    storage = TimedStorage(PosixStorage(folder, direct=False, cache="warm", stats=stats))
+    storage = PosixStorage(folder, direct=False, cache="warm", stats=stats)
     with storage.open("large") as blob:
         read_whole(blob, 2**20)
     counts = stats.snapshot()
@@ -227,22 +221,19 @@ def test_latencies_are_filed_under_the_next_edge(microseconds: float, edge: int)
     assert stats.snapshot().latencies == {edge: 3}
 
 
-class Held(WrappedBlob):
+class Held(Blob):
     """A blob whose reads take until `go`."""
 
-    def __init__(self, inner: Blob, go: threading.Event) -> None:
-        super().__init__(inner)
-        self.go = go
+    go = threading.Event()
 
-    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
+    def fill(self, offset: int, buffer: memoryview, length: int) -> int:
         assert self.go.wait(60)
-        return self._inner.read_into(offset, buffer, length)
+        return length
 
 
-def test_each_thread_shows_its_requests_and_the_one_under_way(folder: Path) -> None:
-    stats, go, before = ReadStats(), threading.Event(), time.monotonic()
-    posix = PosixStorage(folder, direct=False, cache="warm")
-    with ThreadPoolExecutor(1) as pool, TimedBlob(Held(posix.open("odd"), go), stats) as blob:
+def test_each_thread_shows_its_requests_and_the_one_under_way() -> None:
+    stats, go, before = ReadStats(), Held.go, time.monotonic()
+    with ThreadPoolExecutor(1) as pool, Held("odd", 10_001, stats) as blob:
         done = pool.submit(blob.read_into, 0, memoryview(bytearray(10_001)))
         (shown,) = until(lambda: [thread for thread in stats.tallies() if thread.begin])
         assert before <= shown.begin <= time.monotonic() and shown.requests == 0
@@ -268,7 +259,7 @@ def test_a_cold_file_stays_in_memory_while_a_reader_has_it_open(folder: Path) ->
     storage = PosixStorage(folder, direct=False, cache="cold")
     pieces = Pieces(["odd"], np.array([(0, 4096, 10_001 - 4096, 10_001)], np.int64))
 
-    with storage.batches("python", 1, 4096, 1) as reader:
+    with BatchReader(storage, "python", 1, 4096, 1) as reader:
         for _ in range(2):
             reader.read(pieces, lambda *_: None, bytearray(1))
             assert resident(folder / "odd")

@@ -20,7 +20,6 @@ from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.plugins.objects.objects import ObjectStore
 from emulator.storage import open_store
 from emulator.storage.base import HEAD, WriteOptions
-from emulator.storage.counts import TimedStorage
 
 __all__ = ["folder"]
 
@@ -52,10 +51,10 @@ class TestS3(StorageContract):
     idle_files = 4  # connections that wait for the next request, at both ends
 
     @pytest.fixture
-    def storage(self, samples: Endpoint) -> TimedStorage:
+    def storage(self, samples: Endpoint) -> ObjectStore:
         for method in ("GET", "HEAD"):
             samples.faults.append(Fault("403", 1000, method, key="inside"))
-        return TimedStorage(store())
+        return store()
 
 
 @pytest.mark.parametrize("kind", ["503", "hang", "cut", "short", "wrong-range", "reset"])

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -148,8 +148,6 @@ class Extent(NamedTuple):
     size: int
 
 
-Pieces = Sequence[tuple[Extent, memoryview]]
-
 Peek = Callable[[int, int], memoryview]
 """(offset, length) -> those bytes of a file. They must lie within it."""
 
@@ -159,22 +157,10 @@ class Index(ABC):
 
     __slots__ = ()
     name: str
-    unsummed: ClassVar[str] = ""
-    """The reason for which `--verify-reads` has nothing to compare with; empty where `checked` is defined."""
 
     @abstractmethod
     def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
         """Return offset and bytes of what `read` asks for; a stream asks for blocks of `block` bytes."""
-
-    def checked(self, read: Read) -> Sequence[Extent]:
-        """Return the bytes that are needed to check `read`. Raises DatasetError: no checksums."""
-        raise DatasetError(
-            f"{self.name}: {self.unsummed}", "leave --verify-reads out; feedrate verify compares whole files"
-        )
-
-    def check(self, read: Read, pieces: Pieces) -> None:
-        """Raises DatasetError when the bytes of `checked` are not what was written."""
-        self.checked(read)
 
 
 def stream_blocks(read: Read, size: int, samples: int, block: int) -> Sequence[Extent]:

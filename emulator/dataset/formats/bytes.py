@@ -34,7 +34,6 @@ class Stretches(Index):
     size: int
     """Bytes of the file."""
     samples: int
-    unsummed = "nothing is known of the sums of parts of a file"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
         if read.how != "alone":

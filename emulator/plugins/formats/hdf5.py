@@ -73,7 +73,6 @@ class Stacked(Index):
     name: str
     arrays: tuple[tuple[int, int], ...]
     """Offset of each array, and bytes of a sample in it."""
-    unsummed = "the format has no checksums of single samples"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
         return [Extent(offset + read.first * each, read.samples * each) for offset, each in self.arrays]

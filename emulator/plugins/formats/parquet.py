@@ -23,19 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from emulator.config.recipe import ColumnSpec, Recipe
-from emulator.dataset.formats.base import (
-    SLACK,
-    Extent,
-    Format,
-    Index,
-    Peek,
-    PeekFile,
-    Piece,
-    Pieces,
-    Shape,
-    Sources,
-    bad,
-)
+from emulator.dataset.formats.base import SLACK, Format, Index, Peek, Piece, Shape, Sources, bad
 from emulator.order import Read
 
 _MAGIC = b"PAR1"
@@ -50,10 +38,6 @@ class RowGroups(Index):
     """The index of one file, which is read by row groups, never by single rows."""
 
     name: str
-    metadata: Any
-    """pyarrow's metadata, parsed from the footer once."""
-    columns: tuple[int, ...]
-    """Numbers of the leaf columns to read."""
     starts: Sequence[int]
     """First row of each group, and the number of rows."""
     chunks: Sequence[Sequence[tuple[int, int]]]
@@ -67,32 +51,6 @@ class RowGroups(Index):
 
     def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
         return [chunk for group in self._groups(read) for chunk in self.chunks[group]]
-
-    def checked(self, read: Read) -> Sequence[Extent]:
-        return [Extent(*chunk) for chunk in self.extents(read, 0)]
-
-    def check(self, read: Read, pieces: Pieces) -> None:
-        def peek(offset: int, length: int) -> memoryview:
-            """Return the bytes that were read, with zeros in between."""
-            buffer = bytearray(length)
-            for extent, data in pieces:
-                first = max(offset, extent.offset)
-                last = min(offset + length, extent.offset + extent.size)
-                if first < last:
-                    buffer[first - offset : last - offset] = data[
-                        first - extent.offset : last - extent.offset
-                    ]
-            return memoryview(buffer)
-
-        source = PeekFile(peek, max((sum(extent) for extent, _ in pieces), default=0))
-        try:
-            file = pq.ParquetFile(
-                source, metadata=self.metadata, pre_buffer=False, page_checksum_verification=True
-            )
-            for group in self._groups(read):
-                file.reader.read_row_group(group, column_indices=list(self.columns), use_threads=False)
-        except _UNREADABLE as error:
-            raise bad(self.name, f"a damaged page ({_first_line(error)})") from None
 
 
 class Parquet(Format):
@@ -178,7 +136,7 @@ class Parquet(Format):
             raise bad(name, f"no column {sorted(missing)[0]!r}, which access.columns names")
         wanted = tuple(number for number, leaf in enumerate(names) if not columns or leaf in columns)
         chunks = [[_extent(group.column(number)) for number in wanted] for group in groups]
-        return RowGroups(name, metadata, wanted, starts, chunks)
+        return RowGroups(name, starts, chunks)
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if bytes(head[:4]) != _MAGIC or size < _SMALLEST:

@@ -28,7 +28,6 @@ from emulator.dataset.formats.base import (
     Index,
     Peek,
     Piece,
-    Pieces,
     Shape,
     Sources,
     bad,
@@ -127,17 +126,6 @@ def _length_of(head: memoryview, left: int, name: str) -> int:
     return int(length)
 
 
-def wrong_record(data: memoryview) -> str:
-    """Return the error of a framed record or its checksums; empty if it has none."""
-    length, crc = _LENGTH.unpack_from(data) if len(data) >= _FRAME else (0, 0)
-    if length + _FRAME != len(data) or masked_crc32c(bytes(data[:8])) != crc:
-        return "the frame of a record is broken"
-    body = np.frombuffer(data[_LENGTH.size : -_FOOT], np.uint8)
-    if masked_crc32c(body) != int.from_bytes(data[-_FOOT:], "little"):
-        return "the CRC-32C of a record does not match its data"
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Records(Index):
     """The index of a file of contiguous records of the same size."""
@@ -148,29 +136,15 @@ class Records(Index):
     samples: int
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
-        if read.how == "alone":
-            return self.checked(read)
-        return stream_blocks(read, self.size, self.samples, block)
-
-    def checked(self, read: Read) -> Sequence[Extent]:
+        if read.how != "alone":
+            return stream_blocks(read, self.size, self.samples, block)
         each, rest = divmod(self.size, self.samples)
         if rest:
             raise DatasetError(
                 f"{self.name}: {self.size} bytes are not {self.samples} samples of the same size",
-                "use --set access.pattern=sequential, without --verify-reads",
+                "use --set access.pattern=sequential",
             )
         return [Extent(read.first * each, read.samples * each)]
-
-    def check(self, read: Read, pieces: Pieces) -> None:
-        ((_, data),) = pieces
-        each = self.size // self.samples
-        for number in range(read.samples):
-            wrong = wrong_record(data[number * each : (number + 1) * each])
-            if wrong:
-                raise DatasetError(
-                    f"{self.name}: {wrong} (sample {read.first + number})",
-                    "its bytes have changed since they were generated; run feedrate verify on the dataset",
-                )
 
 
 class TfRecord(Format):

@@ -121,7 +121,7 @@ class ObjectStore(Store):
     def meaning(self, error: Any, doing: str) -> Exception:
         """Translate a failure of the client into a TransientError, a StorageError or a DatasetError."""
 
-    def open(self, name: str, size: int | None = None) -> ObjectBlob:
+    def blob(self, name: str, size: int | None) -> ObjectBlob:
         length = self.size(name) if size is None else size
         if length is None:
             raise missing(self.url(name))
@@ -227,19 +227,16 @@ class ObjectBlob(Blob):
     __slots__ = ("_store", "key", "tag")
 
     def __init__(self, store: ObjectStore, name: str, size: int) -> None:
-        self.name = store.url(name)
-        self.size = size
-        self.alignment = 1
+        super().__init__(store.url(name), size, store.stats)
         self.key = store.key(name)
         self.tag: str | None = None
         """ETag of the first read, if the store has them; later reads must have the same."""
         self._store = store
 
-    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
+    def fill(self, offset: int, buffer: memoryview, length: int) -> int:
         """See Blob.read_into. Makes one request unless it fails."""
-        asked = len(buffer) if length is None else length
-        room = buffer if asked <= len(buffer) else buffer[:HEAD]
-        wanted = min(asked, self.size - offset)
+        room = buffer if length <= len(buffer) else buffer[:HEAD]
+        wanted = min(length, self.size - offset)
         done = 0
 
         def take() -> None:

@@ -123,8 +123,8 @@ class RadosStore(ObjectStore):
             return None
         self.require_document(name, size, most)
         data = bytearray(size)
-        with self.open(name, size) as blob:
-            blob.read_into(0, memoryview(data))
+        with self.blob(name, size) as blob:
+            blob.fill(0, memoryview(data), size)
         return bytes(data)
 
     def put(self, name: str, data: bytes | memoryview) -> None:
