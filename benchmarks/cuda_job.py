@@ -1,4 +1,4 @@
-"""A real training on a GPU, for `feedrate record`: a small 3D U-Net, or a GPT, whose steps CUDA events time.
+"""A real training on a GPU, for `feedrate record`: a small 3D U-Net whose steps CUDA events time.
 
 The commands are in results/gpus.md.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,12 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 CUT, BATCH, WIDTH, WORKERS = 64, 4, 24, 4
-WINDOWS, TOKENS, WORDS, WIDE = 12, 1024, 2**16, 512
 TRACED = 120
 """First steps, which strace slows down: they are not in the mean that is printed."""
 
 
 def make(folder: Path, files: int, edge: int) -> None:
-    """Write cubes of random bytes, and leave none of them in the page cache. A GPT takes one as tokens."""
+    """Write cubes of random bytes, and leave none of them in the page cache."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     for number in range(files):
@@ -80,46 +77,6 @@ class Net(nn.Module):
         return functional.mse_loss(made.float(), image)
 
 
-class Gpt(nn.Module):
-    """A GPT of eight layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDE)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(WIDE, 8, 4 * WIDE, 0.0, batch_first=True, norm_first=True)
-            for _ in range(8)
-        )
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(TOKENS))
-
-    def forward(self, tokens: Tensor) -> Any:
-        """Return the loss."""
-        x = self.words(tokens)
-        for layer in self.layers:
-            x = layer(x, self.mask, is_causal=True)
-        score = functional.linear(x[:, :-1], self.words.weight)
-        return functional.cross_entropy(score.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-
-def windows(folder: Path) -> Iterator[Tensor]:
-    """Yield nanoGPT's batches: windows at any place of a map of tokens, without a DataLoader."""
-    file = min(folder.glob("*.npy"))
-    while True:
-        tokens = np.memmap(file, np.uint16, "r")
-        places = np.random.randint(0, len(tokens) - TOKENS, WINDOWS)
-        yield torch.from_numpy(
-            np.stack([tokens[place : place + TOKENS] for place in places]).astype(np.int64)
-        ).pin_memory()
-
-
-def mark(samples: int) -> None:
-    """Mark a step, if the job is recorded."""
-    with suppress(ImportError):
-        from feedrate import mark_step  # type: ignore[import-not-found]
-
-        mark_step(samples)
-
-
 def event() -> Any:
     mark: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     mark.record()
@@ -131,11 +88,7 @@ def main() -> None:
     options.add_argument("folder", type=Path)
     options.add_argument("--make", type=int, metavar="FILES", help="make the data, and train nothing")
     options.add_argument("--edge", type=int, default=128, help="voxels a side of a cube, with --make")
-    options.add_argument("--gpt", action="store_true", help="train a GPT on tokens in the first file")
     options.add_argument("--scaler", action="store_true", help="fp16 with a GradScaler; default bf16")
-    options.add_argument(
-        "--profile", metavar="FILE", help="run under PyTorch's profiler, and write its trace"
-    )
     options.add_argument("--sync", type=int, default=1, help="read the loss every this many steps")
     options.add_argument("--steps", type=int, default=600)
     chosen = options.parse_args()
@@ -143,7 +96,7 @@ def main() -> None:
         make(chosen.folder, chosen.make, chosen.edge)
         return
     torch.backends.cudnn.benchmark = True
-    net = (Gpt() if chosen.gpt else Net()).to("cuda")
+    net = Net().to("cuda")
     optimiser = torch.optim.Adam(net.parameters(), 1e-4)
     scaler = torch.amp.GradScaler("cuda", enabled=chosen.scaler)
     precision = torch.float16 if chosen.scaler else torch.bfloat16
@@ -159,34 +112,26 @@ def main() -> None:
         scaler.update()
         return loss, begin, event()
 
-    first = torch.zeros(WINDOWS, TOKENS, dtype=torch.int64)
     for _ in range(5):  # cudnn's search is not part of training
-        train(first if chosen.gpt else torch.rand(BATCH, 1, CUT, CUT, CUT))[0].item()
-    batches: Iterable[Tensor] = windows(chosen.folder) if chosen.gpt else DataLoader(
+        train(torch.rand(BATCH, 1, CUT, CUT, CUT))[0].item()
+    batches = DataLoader(
         Volumes(chosen.folder), BATCH, shuffle=True, num_workers=WORKERS, drop_last=True, pin_memory=True,
         persistent_workers=True,
     )  # fmt: skip
     events: list[tuple[Any, Any]] = []
-    profiler: Any = torch.profiler.profile() if chosen.profile else nullcontext()
     started = time.perf_counter()
-    with profiler:
-        while len(events) < chosen.steps:
-            for batch in batches:
-                loss, begin, end = train(batch)
-                events.append((begin, end))
-                if len(events) % chosen.sync == 0:
-                    loss.item()
-                if chosen.gpt:
-                    mark(WINDOWS)
-                if len(events) == chosen.steps:
-                    break
-        torch.cuda.synchronize()
-    rate = chosen.steps * (WINDOWS if chosen.gpt else BATCH) / (time.perf_counter() - started)
-    if chosen.profile:
-        profiler.export_chrome_trace(chosen.profile)
-    skipped = 20 if chosen.profile else TRACED
-    busy = np.mean([begin.elapsed_time(end) for begin, end in events[skipped:]])
-    apart = events[skipped - 1][1].elapsed_time(events[-1][1]) / (chosen.steps - skipped)
+    while len(events) < chosen.steps:
+        for batch in batches:
+            loss, begin, end = train(batch)
+            events.append((begin, end))
+            if len(events) % chosen.sync == 0:
+                loss.item()
+            if len(events) == chosen.steps:
+                break
+    torch.cuda.synchronize()
+    rate = chosen.steps * BATCH / (time.perf_counter() - started)
+    busy = np.mean([begin.elapsed_time(end) for begin, end in events[TRACED:]])
+    apart = events[TRACED - 1][1].elapsed_time(events[-1][1]) / (chosen.steps - TRACED)
     print(f"{rate:.1f} samples/s; the GPU was busy for {busy:.2f} ms a step; steps were {apart:.2f} ms apart")
 
 

@@ -1,4 +1,4 @@
-"""Training jobs in the styles that people use, and their data. They know feedrate by its marks at most.
+"""Training jobs in the styles that people use, and their data. They do not know feedrate.
 
     python own_job_kinds.py make KIND FOLDER            the data
     python own_job_kinds.py train KIND FOLDER STEPS     trains; under torchrun as one of several
@@ -25,8 +25,8 @@ import numpy as np
 STEP = 0.025
 PROCESSES, RANK = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 SYNC = 20
-"""Steps after which the host of `queue` and `gpt` waits for its accelerator."""
-AHEAD = ("queue", "gpt")
+"""Steps after which the host of `queue` waits for its accelerator."""
+AHEAD = ("queue",)
 """Kinds whose host runs ahead of its accelerator."""
 VALIDATED = 40
 """Steps after which `validation` validates."""
@@ -161,16 +161,6 @@ def tars(data: Path) -> None:
                 info = tarfile.TarInfo(f"{sample:05d}.bin")
                 info.size = int(draw.integers(20_000, 60_000))
                 tar.addfile(info, io.BytesIO(draw.bytes(info.size)))
-
-
-def tfrecords(data: Path) -> None:
-    import tensorflow
-
-    draw = np.random.default_rng(1)
-    for number in range(16):
-        with tensorflow.io.TFRecordWriter(str(data / f"{number:03d}.tfrecord")) as file:
-            for size in draw.integers(20_000, 60_000, 250):
-                file.write(draw.bytes(int(size)))
 
 
 def chunks(data: Path) -> None:
@@ -834,75 +824,11 @@ def streaming(data: Path) -> Iterable[Any]:
     return loader(made.shuffle(seed=1, buffer_size=100).with_format("numpy"), batch_size=8)
 
 
-def marked(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches of a loop without a DataLoader, which marks its steps."""
-    try:
-        from feedrate import mark_step  # type: ignore[import-not-found]
-    except ImportError:
-        mark_step = int
-    for batch in batches:
-        yield batch
-        mark_step(8)
-
-
-def tfdata(data: Path) -> Iterable[Any]:
-    import tensorflow
-
-    files = tensorflow.data.Dataset.list_files(str(data / "*.tfrecord")).shard(PROCESSES, RANK)
-    made = files.interleave(tensorflow.data.TFRecordDataset, cycle_length=2)
-    return made.shuffle(200).map(tensorflow.strings.length).batch(8).prefetch(2)
-
-
-def grained(dataset: Any) -> Iterable[Any]:
-    import grain
-    from absl import flags
-
-    flags.FLAGS.mark_as_parsed()
-    part = grain.sharding.ShardOptions(RANK, PROCESSES)
-    indices = grain.samplers.IndexSampler(len(dataset), part, shuffle=True, num_epochs=1, seed=1)
-    return grain.DataLoader(
-        data_source=dataset, sampler=indices, worker_count=2, worker_buffer_size=2,
-        operations=[grain.transforms.Batch(8, drop_remainder=True)],
-    )  # fmt: skip
-
-
-def pooled(dataset: Any, threads: int = 4) -> Iterator[Any]:
-    """A pool of threads reads the samples of the next two batches."""
-    with ThreadPoolExecutor(threads) as pool:
-        drawn = np.random.default_rng(RANK).permutation(len(dataset)).reshape(-1, 8)
-        ahead = [[pool.submit(dataset.__getitem__, index) for index in batch] for batch in drawn[:2]]
-        for batch in drawn[2:]:
-            ahead.append([pool.submit(dataset.__getitem__, index) for index in batch])
-            yield [sample.result() for sample in ahead.pop(0)]
-
-
-def jitted(dataset: Any) -> Iterator[Any]:
-    """A loop of JAX: samples are read one after the other, then put on the device."""
-    import jax
-
-    total = jax.jit(lambda x: x.sum())
-    for batch in np.random.default_rng(RANK).permutation(len(dataset)).reshape(-1, 8):
-        total(jax.numpy.stack([dataset[index] for index in batch])).block_until_ready()
-        yield batch
-
-
-def loop(data: Path) -> Iterator[Any]:
-    """nanoGPT's: windows at any place of a map, no DataLoader."""
-    draw = np.random.default_rng(RANK)
-    while True:
-        whole = np.memmap(data / "tokens.bin", np.uint16, "r")
-        places = draw.integers(0, len(whole) - 50_000, 8)
-        yield [whole[at : at + 50_000].astype(np.int64) for at in places]
-
-
 KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]] = {
     "npy": (arrays, lambda data: loader(Npy(data))),
     "turn": (arrays, lambda data: loader(Npy(data), 0)),
     "queue": (arrays, lambda data: loader(Npy(data))),
     "bucketed": (arrays, lambda data: bucketed(Npy(data))),
-    "pool": (arrays, lambda data: marked(pooled(Npy(data)))),
-    "jax": (arrays, lambda data: marked(jitted(Npy(data)))),
-    "grain": (lambda data: arrays(data, 4800), lambda data: marked(grained(Npy(data)))),
     "photos": (photos, lambda data: loader(Photos(data))),
     "nii": (volumes, lambda data: loader(Volumes(data))),
     "hdf5": (hdf5, lambda data: batched(Rows(data))),
@@ -916,13 +842,10 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Iterable[Any]]]]
     "megatron": (documents, lambda data: loader(Documents(data))),
     "arrow": (arrow, huggingface),
     "safetensors": (tensors, lambda data: loader(Tensors(data))),
-    "loop": (tokens, lambda data: marked(loop(data))),
-    "gpt": (tokens, lambda data: marked(loop(data))),
     "tars": (tars, from_tars),
     "webdataset": (tars, webdataset),
     "mds": (shards, lambda data: loader(Mds(data))),
     "ffcv": (pages, from_pages),
-    "tfdata": (tfrecords, lambda data: marked(tfdata(data))),
     "patches": (preprocessed, lambda data: loader(Patches(data), 2, 2)),
     "blosc2": (compressed, lambda data: loader(CompressedPatches(data), 2, 2)),
     "lmdb": (lightning_map, lambda data: loader(Lmdb(data))),

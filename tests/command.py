@@ -90,11 +90,17 @@ def started(
     *words: object, environment: Mapping[str, str] = MappingProxyType({}), **how: Any
 ) -> subprocess.Popen[str]:
     """Start `feedrate WORDS`, with pipes for what it prints unless `how` says otherwise."""
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": _heed_signals, **how}
     return subprocess.Popen(
         [sys.executable, "-m", "emulator", *map(str, words)], text=True, stdin=subprocess.DEVNULL,
-        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment},
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how},
+        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment}, **how,
     )  # fmt: skip
+
+
+def _heed_signals() -> None:
+    """Undo what the tests inherit where they run in the background: SIGINT and SIGHUP are ignored there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 _server: list[str] = []

@@ -232,8 +232,6 @@ class ReplaySpec:
     in_flight: float | None = None
     """Mean requests of the job under way at the storage, while there were any. None as `request_bytes`."""
     replay_in_flight: float | None = None
-    refilled: float = 0.0
-    """Largest share of the batches that are read while the job uses another DataLoader, as for validation."""
     hidden: float = 0.0
     """Share of the time in which the job waited for data and its replay computes: its step is a bound."""
     why: str = ""
@@ -242,7 +240,7 @@ class ReplaySpec:
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second", "request_bytes")
         at_least(0, self, "waited", "replay_waited", "bytes", "replay_bytes", "stored_bytes")
-        at_least(0, self, "replay_stored_bytes", "in_flight", "replay_in_flight", "refilled", "hidden")
+        at_least(0, self, "replay_stored_bytes", "in_flight", "replay_in_flight", "hidden")
         positive(self, "replay_request_bytes")
 
     @property
@@ -271,7 +269,6 @@ class ReplaySpec:
             ("bytes from storage", _apart(self.stored_bytes, self.replay_stored_bytes), UNLIKE),
             ("requests", _apart(*self.requests), UNLIKE_REQUESTS),
             ("requests in flight", _apart(self.in_flight, self.replay_in_flight), UNLIKE_IN_FLIGHT),
-            ("batches read while the job uses another DataLoader", self.refilled, UNLIKE),
             ("waits within the step time", self.hidden, UNLIKE),
         )
 

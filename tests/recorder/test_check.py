@@ -50,7 +50,6 @@ def rates(**found: float) -> ReplaySpec:
         ({"in_flight": 2, "replay_in_flight": 1.1}, ""),
         ({"hidden": 0.04}, ""),
         ({"hidden": 0.79}, "waits within the step time"),
-        ({"refilled": 0.1}, "another DataLoader"),
     ],
 )  # fmt: skip
 def test_what_a_replay_does_otherwise_than_its_job_is_not_trusted(found, what):

@@ -115,9 +115,9 @@ def test_threads_of_a_worker_are_kept_and_those_that_seldom_read_are_not():
     assert set(record(contents, files(32), asked=4, length=64).rows["thread"]) == {0, 1, 2, 3}
 
 
-def test_the_first_batches_fill_a_buffer_and_are_left_out():
+def test_the_first_batch_may_fill_a_buffer_and_is_left_out():
     contents = [[event(READ, n, 0, SIZE if n else 20 * SIZE, 0.1)] for n in range(20)]
-    found = record(contents, files(20), asked=1, length=40, later_bytes=float(SIZE))
+    found = record(contents, files(20), asked=1, length=40)
     assert found.batch_bytes == SIZE
 
 

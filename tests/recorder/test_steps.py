@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from emulator.plugins.recorder.steps import (
-    Track,
-    batches_taken,
-    from_batch_to_batch,
-    less_reading,
-    pace_of,
-    settled,
-    step_cpu,
-    step_time,
-)
+from emulator.plugins.recorder.steps import Track, from_batch_to_batch, pace_of, settled, step_cpu, step_time
 
 
 def track(waits: list[float], step: float, ready: list[int] | None = None, epochs: int = 1) -> Track:
@@ -95,20 +84,6 @@ def test_ranks_wait_for_each_other_so_a_step_counts_where_none_waited_for_a_batc
     assert found is not None and found.seconds == pytest.approx(0.1) and found.steps == 2 * (17 + 17)
 
 
-def test_steps_in_which_the_job_validates_or_waits_for_another_loader_do_not_count():
-    one = track([0.0] * 40, 0.1)
-    for number in range(21, 40):  # in step 20 it validates for 3 s
-        *name, asked, got, used = one.rows[number]
-        one.rows[number] = (*name, asked + 3 * 10**9, got + 3 * 10**9, used)
-    one.ends[0] += 3 * 10**9
-    other = Track(0)
-    for number in range(5):
-        at = one.rows[20][5] + number * 10**8
-        other.add(0, number, 4, 1, at, at, number, 0)
-    found = step_time([one.table(0, batches_taken([one, other]))], warmup=0)
-    assert found is not None and found.seconds == pytest.approx(0.1) and found.steps == 36
-
-
 def test_a_pace_leaves_out_what_was_read_ahead_and_counts_waits():
     waits = [3.0] + [0.0] * 8 + [0.1, 0.3] * 20
     found = pace_of([track(waits, 0.2, epochs=2).table()] * 2, 0, ahead=8)
@@ -117,48 +92,15 @@ def test_a_pace_leaves_out_what_was_read_ahead_and_counts_waits():
     assert pace_of([track(waits, 0.2).table()], 40, ahead=8) is None
 
 
-def test_validation_is_no_part_of_the_pace_and_its_share_of_the_time_is_known():
-    """Ten steps of 0.1 s, then four batches of another DataLoader in 0.6 s, five times."""
-    table = track([0.0] * 50, 0.1).table()
-    table["between"][9::10], table["others"][9::10] = 0.7, 4
-    found = pace_of([table], 0, ahead=0)
-    assert found is not None and found.seconds == pytest.approx(0.1)
-    assert found.pauses == pytest.approx(0.1) and found.paused == pytest.approx(0.7 / 1.6)
-    alone = pace_of([track([0.0] * 50, 0.1).table()], 0, ahead=0)
-    assert alone is not None and alone.pauses == alone.paused == 0
-
-
 def test_of_a_short_epoch_the_second_half_is_settled():
     epoch, step = np.array([0, 0, 0, 0, 1, 1, 1], np.int32), np.array([0, 1, 2, 3, 0, 1, 2], np.int32)
     assert settled(epoch, step, 8).tolist() == [False, False, True, True, False, True, True]
     assert settled(epoch, step, 0).tolist() == [False, True, True, True, False, True, True]
 
 
-def test_of_a_job_that_marks_its_steps_reads_are_taken_off_or_make_a_bound():
-    step = step_time([track([0.0] * 40, 0.1).table()], 5, in_turn=True)
-    assert step is not None and step.seconds == pytest.approx(0.1)
-    alone = less_reading(step, 0.03, 0)
-    assert alone.seconds == pytest.approx(0.07) and alone.waited == pytest.approx(0.3) and not alone.bound
-    assert sum(alone.quantiles) / len(alone.quantiles) == pytest.approx(0.07)
-    ahead = less_reading(step, 0.06, 2)
-    assert ahead.seconds == pytest.approx(0.1) and not ahead.bound
-    assert (alone.taking, ahead.taking) == (0.0, None), "a batch may be taken anywhere between two marks"
-    assert less_reading(step, 0.16, 2).bound and less_reading(step, None, 0).bound
-    ahead = replace(step, in_flight=10)
-    assert less_reading(ahead, 0.03, 0) == less_reading(ahead, None, 0) == ahead, (
-        "it reads while that computes"
-    )
-
-
 def test_too_few_steps_give_nothing():
     assert step_time([track([0.0] * 9, 0.1).table()], warmup=0) is None
     assert step_time([], warmup=0) is None
-
-
-def test_where_readiness_is_not_known_the_quickest_batches_tell():
-    waits = [0.006] * 20 + [0.2] * 5 + [0.006] * 20
-    found = step_time([track(waits, 0.1, [2] * 45).table()], warmup=0)
-    assert found is not None and not found.bound and found.seconds == pytest.approx(0.106)
 
 
 def test_cpu_of_a_step_is_from_ask_to_ask():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.calls import ANY, CALL, DRAWN, FIXED, MAP, MAP_RANDOM, MOVED, NEXT, OPEN, READ, Calls
+from emulator.calls import ANY, CALL, DRAWN, FIXED, MAP, MOVED, NEXT, OPEN, READ, Calls
 from emulator.calls import END as MADE
 from emulator.errors import SpecError
 from emulator.plugins.recorder.log import BEGIN, END, Event, File
@@ -37,6 +37,10 @@ class Made:
     begin: float
     end: float
     events: list[Event]
+
+    @property
+    def maps(self) -> list[Event]:
+        return [event for event in self.events if event.op == MAP]
 
 
 def made_by(events: Sequence[Event], loader: int) -> list[Made]:
@@ -128,28 +132,17 @@ def recorded(
     length: int,
     replacement: bool,
     cpu_seconds: float,
-    later_bytes: float | None = None,
-    random_maps: bool = False,
 ) -> Recorded:
     """Return the recording of the batches that each worker of each rank has made.
 
     `asked` are the samples of a batch, `length` those of the dataset (0: unknown), `cpu_seconds` what a batch
-    costs, `later_bytes` what later batches read. Raises SpecError if the reads are unknown.
+    costs. Raises SpecError if the reads are unknown.
     """
-    events = [event for workers in ranks for made in workers for one in made for event in one.events]
-    mapped = {event.file for event in events if event.op == MAP}
-    batches: list[tuple[int, Made]] = []
-    for rank, workers in enumerate(ranks):
-        made_in_turn = in_turn(workers)
-        del made_in_turn[: _fill([made for _, made in made_in_turn], len(workers), later_bytes)]
-        batches += [(rank * len(workers) + worker, made) for worker, made in made_in_turn]
-    calls = sum(len(made.events) for _, made in batches)
-    if calls > MOST_ROWS:
-        turns = len(ranks[0])
-        batches = batches[: max(turns, len(batches) * MOST_ROWS // calls // turns * turns)]
+    batches = _delivered(ranks)
     if not batches:
         raise SpecError("no batch was made while its reads were traced", "raise --traced-steps")
-    maps = _mapped(batches, files, mapped, asked, length, MAP_RANDOM if random_maps else MAP)
+    mapped = {event.file for lanes in ranks for made in lanes for batch in made for event in batch.maps}
+    maps = _mapped(batches, [files[number] for number in sorted(mapped)], asked, length)
     groups = grouped(visits_of(batches), files)
     if not groups and not maps:
         raise SpecError(
@@ -165,22 +158,24 @@ def recorded(
         files=sum(held),
         seen=sum(len(group.seen) for group in groups),
         guessed=not length,
-        mapped=any(event.op == MAP for event in events),
+        mapped=bool(mapped),
     )
 
 
-def _fill(made: Sequence[Made], workers: int, later: float | None) -> int:
-    """Return how many batches at the start fill the job's buffers, so that the others read as later ones.
-
-    Those of the first turn, and up to half of all where they read otherwise by more than 5 %.
-    """
-    turns = len(made) // workers
-    if turns < 5:
-        return 0
-    sizes = np.array([sum(event.bytes for event in one.events if event.op == READ) for one in made])
-    apart = [abs(sizes[turn * workers :].mean() / later - 1) if later else 0.0 for turn in range(turns // 2)]
-    turn = 1 if apart[1] <= 0.05 else int(np.argmin(apart))
-    return workers * turn if sizes[turn * workers :].any() else 0
+def _delivered(ranks: Sequence[Sequence[Sequence[Made]]]) -> list[tuple[int, Made]]:
+    """Return (worker over all ranks, batch) for the batches to keep, rank by rank."""
+    batches: list[tuple[int, Made]] = []
+    for rank, workers in enumerate(ranks):
+        delivered = in_turn(workers)
+        if len(delivered) >= 5 * len(workers):
+            del delivered[: len(workers)]  # the first batches also fill shuffle buffers
+        batches += [(rank * len(workers) + worker, made) for worker, made in delivered]
+    calls = sum(len(made.events) for _, made in batches)
+    if calls <= MOST_ROWS:
+        return batches
+    workers_of_rank = len(ranks[0])
+    turns = len(batches) * MOST_ROWS // calls // workers_of_rank
+    return batches[: max(1, turns) * workers_of_rank]
 
 
 def _sizes(groups: Sequence[Group], files: Sequence[File], held: Sequence[int]) -> tuple[int, ...]:
@@ -195,47 +190,46 @@ def _sizes(groups: Sequence[Group], files: Sequence[File], held: Sequence[int]) 
 
 
 def _mapped(
-    batches: Sequence[tuple[int, Made]],
-    files: Sequence[File],
-    mapped: Set[int],
-    asked: int,
-    length: int,
-    op: int,
+    batches: Sequence[tuple[int, Made]], mapped: Sequence[File], asked: int, length: int
 ) -> list[Group]:
     """Return the reads of files that stay `mapped`: each sample its share of their bytes, in random order.
 
     A file that is mapped for a sample stays among the events, as read whole. Raises SpecError where the share
     is unknown.
     """
-    events = [event for _, made in batches for event in made.events]
-    total = sum(files[number].bytes for number in mapped)
-    if 2 * sum(event.op == MAP for event in events) >= asked * len(batches):
+    if 2 * sum(len(made.maps) for _, made in batches) >= asked * len(batches):
         return []
     for _, made in batches:
         made.events = [event for event in made.events if event.op != MAP]
-    if 5 * sum(event.bytes for event in events if event.op == READ) >= total:
+    read = sum(event.bytes for _, made in batches for event in made.events if event.op == READ)
+    total = sum(file.bytes for file in mapped)
+    if 5 * read >= total:
         return []  # an index
     if not length:
         raise SpecError(
             "the job maps its files, and no length of a dataset tells how many of their bytes a sample has",
             "give the dataset a __len__, or read with read(2): numpy.fromfile instead of numpy.memmap",
         )
-    ends = np.cumsum([files[number].bytes for number in sorted(mapped)])
-    share = max(1, total // length)
-    places = iter(
-        np.random.default_rng(0).permutation(length).tolist() * (1 + asked * len(batches) // length)
-    )
-    group = Group(files=len(mapped), visits_per_epoch=length, shared=True)
+    visits = list(_shares(batches, mapped, asked, length))
+    return [Group(visits=visits, files=len(mapped), visits_per_epoch=length, shared=True)]
+
+
+def _shares(
+    batches: Sequence[tuple[int, Made]], mapped: Sequence[File], asked: int, length: int
+) -> Iterator[_Visit]:
+    """Yield the visits of `asked` samples in each batch, as far apart in time as the batch is long."""
+    ends = np.cumsum([file.bytes for file in mapped])
+    share = max(1, int(ends[-1]) // length)
+    order = np.random.default_rng(0).permutation(length)
     for number, (worker, made) in enumerate(batches):
-        for at in range(asked):
-            begin = next(places) * share
+        for sample in range(asked):
+            begin = int(order[(number * asked + sample) % length]) * share
             which = int(np.searchsorted(ends, begin, "right"))
-            file = files[sorted(mapped)[which]]
+            file = mapped[which]
             offset = max(0, min(begin - int(ends[which]) + file.bytes, file.bytes - share))
-            when = made.begin + (made.end - made.begin) * (at + 1) / (asked + 1)
-            event = Event(op, 0, file.number, offset, share, when, when)
-            group.visits.append(_Visit(file.number, [(number, worker, event)], MOVED))
-    return [group]
+            when = made.begin + (made.end - made.begin) * (sample + 1) / (asked + 1)
+            event = Event(MAP, 0, file.number, offset, share, when, when)
+            yield _Visit(file.number, [(number, worker, event)], MOVED)
 
 
 def visits_of(batches: Sequence[tuple[int, Made]]) -> list[_Visit]:
@@ -287,8 +281,9 @@ def files_held(visits: int, distinct: int, per_epoch: float) -> float:
     return low
 
 
-def _reads(visit: _Visit) -> list[Event]:
-    return [event for _, _, event in visit.calls if event.op == READ]
+def _reads(visit: _Visit) -> list[tuple[int, Event]]:
+    """Return the reads of a visit, each with the number of its batch."""
+    return [(number, event) for number, _, event in visit.calls if event.op == READ]
 
 
 def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_epoch: float) -> None:
@@ -302,7 +297,7 @@ def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_ep
             continue
         hot = _Index(group.visits, files)
         parts = [part for visit in group.visits for part in _by_sample(visit, hot)]
-        shares = [sum(event.bytes for event in _reads(part)) / files[part.file].bytes for part in parts]
+        shares = [_bytes_read(part) / files[part.file].bytes for part in parts]
         divided = Group(visits=parts)
         _count(divided, batches, per_epoch)
         often = divided.visits_per_epoch / divided.files if per_epoch else len(parts) / len(group.seen)
@@ -310,6 +305,10 @@ def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_ep
             group.visits, group.files, group.shared = parts, divided.files, True
             for part in parts:
                 part.place = MOVED
+
+
+def _bytes_read(visit: _Visit) -> int:
+    return sum(event.bytes for _, event in _reads(visit))
 
 
 def _count(group: Group, batches: int, per_epoch: float) -> None:
@@ -325,7 +324,7 @@ def _streamed(visits: Sequence[_Visit]) -> bool:
 
 def _in_order(visit: _Visit) -> bool:
     reads = _reads(visit)
-    onward = sum(later.offset >= before.offset for before, later in pairwise(reads))
+    onward = sum(later.offset >= before.offset for (_, before), (_, later) in pairwise(reads))
     return visit.calls[0][0] != visit.calls[-1][0] and onward >= 0.9 * (len(reads) - 1)
 
 
@@ -337,12 +336,12 @@ class _Index:
         self._pages: Counter[tuple[int, int]] = Counter()
         self._ends: Counter[tuple[bool, int]] = Counter()
         for visit in visits:
-            placed = {(number, event.offset) for number, _, event in visit.calls if event.op == READ}
-            starts = [start for _, start in placed]  # once a batch
+            # A place counts once a batch.
+            starts = [start for _, start in {(number, event.offset) for number, event in _reads(visit)}]
             self._pages.update((visit.file, start // BLOCK_BYTES) for start in starts)
             self._ends.update({end for start in starts for end in self._from_ends(visit.file, start)})
         self._often = max(4.0, 3 * median(self._pages.values())) if self._pages else 4.0
-        sizes = [event.bytes for visit in visits for event in _reads(visit)]
+        sizes = [event.bytes for visit in visits for _, event in _reads(visit)]
         self._small = median(sizes) / 4 if sizes else 0.0
         several = len({visit.file for visit in visits}) > _SEVERAL
         self._most = len(visits) / 5 if several else math.inf

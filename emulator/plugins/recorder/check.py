@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -13,7 +12,8 @@ from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.recorder.describe import Described, main_loader, main_loaders, step_words
 from emulator.plugins.recorder.job import Written, put
 from emulator.plugins.recorder.observation import Loader
-from emulator.plugins.recorder.replay import replay
+from emulator.plugins.recorder.replay import Replay, replay
+from emulator.plugins.recorder.steps import Pace
 from emulator.plugins.recorder.watch import Watch
 
 _SECONDS = 10.0
@@ -39,19 +39,16 @@ def check(written: Written, watch: Watch) -> Written:
 
 def _rates(written: Written, described: Described, watch: Watch) -> ReplaySpec:
     """Return the rates. Raises SpecError if they cannot be compared, FeedrateError if the replay fails."""
-    seen, job, workload = written.observation, written.pace, described.workload
-    loader, ranks = main_loader(seen), len(main_loaders(seen))
-    if job is None or loader is None:
-        raise SpecError("too few steps of the job are comparable with a replay", "record more steps")
-    if find_spec("torch") is None:
-        raise SpecError("a replay needs PyTorch", "pip install 'feedrate[torch]'")
+    loader, job, ranks = _comparable(written)
     cold = _cold(loader, described)
     # Not more than the job's: the more samples have been read, the more does the page cache have.
     steps = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // ranks)
     made = replay(described, ranks, watch.paths(loader.settings), steps, cold)
     # Of a part of the files, the page cache soon has many that are read again.
-    stored = cold and not (described.recorded.rows["place"] == ANY).any()
-    counted = stored and seen.request_bytes and made.request_bytes
+    stored = cold and not _reads_any_file(described)
+    observation = written.observation
+    counted = stored and observation.request_bytes and made.request_bytes
+    bound = described.workload.accelerator.provenance == "bound"
     # A sample of the replay may be a part of the job's.
     samples = ranks * (job.samples or loader.settings.batch_size or 1)
     rates = ReplaySpec(
@@ -63,17 +60,32 @@ def _rates(written: Written, described: Described, watch: Watch) -> ReplaySpec:
         replay_bytes=described.recorded.batch_bytes,
         stored_bytes=_stored_bytes(loader, len(made.rows)) if stored else None,
         replay_stored_bytes=made.storage_bytes if stored else None,
-        request_bytes=seen.request_bytes if counted else None,
+        request_bytes=observation.request_bytes if counted else None,
         replay_request_bytes=made.request_bytes if counted else None,
-        in_flight=seen.in_flight if counted else None,
+        in_flight=observation.in_flight if counted else None,
         replay_in_flight=made.in_flight if counted else None,
-        refilled=job.pauses * workload.batches_ahead,
-        hidden=max(0.0, job.waited - made.pace.waited) if workload.accelerator.provenance == "bound" else 0.0,
+        hidden=max(0.0, job.waited - made.pace.waited) if bound else 0.0,
     )
-    if rates.trusted:
-        return rates
-    flags = [flag.name for flag in made.point.flags if flag.name != "short"]
-    return replace(rates, why="; ".join(_reasons(written, loader, flags)))
+    return rates if rates.trusted else replace(rates, why="; ".join(_reasons(written, described, made)))
+
+
+def _comparable(written: Written) -> tuple[Loader, Pace, int]:
+    """Return the main loader, the job's pace and its ranks. Raises SpecError if no replay is like the job."""
+    observation, pace = written.observation, written.pace
+    loader, ranks = main_loader(observation), len(main_loaders(observation))
+    if pace is None or loader is None:
+        raise SpecError("too few steps of the job are comparable with a replay", "record more steps")
+    if find_spec("torch") is None:
+        raise SpecError("a replay needs PyTorch", "pip install 'feedrate[torch]'")
+    steps_of_others = sum(other.steps for other in observation.loaders if other.settings != loader.settings)
+    if 2 * steps_of_others > loader.steps:
+        raise SpecError("the job also takes batches of another DataLoader, which the replay does not read")
+    return loader, pace, ranks
+
+
+def _reads_any_file(described: Described) -> bool:
+    """Return True if some visits are to files drawn at random, so that some files are read again."""
+    return bool((described.recorded.rows["place"] == ANY).any())
 
 
 def _cold(loader: Loader, described: Described) -> bool:
@@ -85,10 +97,10 @@ def _cold(loader: Loader, described: Described) -> bool:
         raise SpecError("it is not known whether the job read from storage or from memory")
     share = loader.batch_storage_bytes / max(1.0, described.recorded.batch_bytes)
     first = (loader.first_storage_bytes or 0.0) / max(1.0, described.recorded.batch_bytes)
-    again = (described.recorded.rows["place"] == ANY).any()
     if share < _WARM and first < _WARM:
         return False
-    if share >= _COLD or (again and first >= 0.5) or described.recorded.mapped:
+    read_again = first >= 0.5 and _reads_any_file(described)
+    if share >= _COLD or read_again or described.recorded.mapped:
         return True
     raise SpecError(
         f"{share:.0%} of the job's bytes came from storage, the others from memory, unlike any replay's",
@@ -107,19 +119,16 @@ def _stored_bytes(loader: Loader, batches: int) -> float:
     return early * first + (1 - early) * late
 
 
-def _reasons(written: Written, loader: Loader, flags: Sequence[str]) -> list[str]:
+def _reasons(written: Written, described: Described, made: Replay) -> list[str]:
     """Return the reasons in the recording why the replay is unlike the job."""
-    step, pace, reasons = written.observation.step, written.pace, []
-    if pace is not None and pace.pauses:
-        reasons.append(f"the job stops every {1 / pace.pauses:.0f} steps")
-    if written.described is not None and written.described.recorded.mapped:
+    step, reasons = written.observation.step, []
+    if described.recorded.mapped:
         reasons.append("the job maps files, and it is unknown which of their bytes it reads")
     if step is not None and step.bound:
         reasons.append(f"the step time is a bound: {step_words(step)}")
     if step is not None and step.traced:
         reasons.append("too few steps came after tracing, which slows steps down")
-    if loader.others:
-        reasons.append("the job also takes batches of another DataLoader")
+    flags = [flag.name for flag in made.point.flags if flag.name != "short"]
     if flags:
         reasons.append(f"the replay has the flags {', '.join(flags)}")
     return reasons

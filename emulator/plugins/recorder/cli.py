@@ -6,18 +6,20 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from emulator import live
 from emulator.analysis.flags import unlike_job
+from emulator.config.workload import Workload
 from emulator.errors import FeedrateError
 from emulator.plugins.recorder.describe import main_loader, main_loaders, step_words
 from emulator.plugins.recorder.job import Written
+from emulator.plugins.recorder.observation import Loader
 from emulator.plugins.recorder.record import record_job, will_be_checked
 from emulator.plugins.recorder.session import Ran, end_as
-from emulator.units import show_bytes, show_seconds
+from emulator.units import counted, show_bytes, show_seconds
 
 
 def record(
@@ -33,13 +35,6 @@ def record(
         int | None, typer.Option(min=1, help="Steps to record; the job runs on. Default: all.")
     ] = None,
     warmup: Annotated[int, typer.Option(min=0, help="First steps, left out of the step time.")] = 5,
-    keep_names: Annotated[
-        bool,
-        typer.Option("--keep-names", help="Keep the names of data files; default only sizes and counts."),
-    ] = False,
-    tracer: Annotated[
-        str, typer.Option(help="How reads are recorded: strace, python, or auto for the best one.")
-    ] = "auto",
     traced: Annotated[
         int,
         typer.Option(
@@ -75,10 +70,8 @@ def record(
         written = record_job(
             job,
             out,
-            tracer=tracer,
             steps=steps,
             warmup=warmup,
-            keep_names=keep_names,
             traced_steps=traced,
             data=data,
             checked=not no_check,
@@ -95,16 +88,7 @@ def record(
         if not no_check and will_be_checked(written):
             _say(verdict(written))
         if live.for_programs():
-            seen = written.observation
-            live.answer(
-                {
-                    "folder": str(written.folder),
-                    "reads": seen.how,
-                    "step_seconds": seen.step.seconds if seen.step else None,
-                    "workload": written.described is not None,
-                    "evidence": [*evidence(written), *verdict(written)],
-                }
-            )
+            live.answer(_answer(written))
     if status := end_as(ran[0].status):
         raise typer.Exit(status)
 
@@ -115,80 +99,86 @@ def _say(lines: Iterable[str]) -> None:
         sys.stderr.write(line + "\n")
 
 
+def _answer(written: Written) -> dict[str, Any]:
+    """Return the answer of --json."""
+    step = written.observation.step
+    return {
+        "folder": str(written.folder),
+        "step_seconds": step.seconds if step else None,
+        "workload": written.described is not None,
+        "evidence": [*evidence(written), *verdict(written)],
+    }
+
+
 def verdict(written: Written) -> list[str]:
     """Return three lines: whether to trust the recording, the size of the dataset, what to do next.
 
     Before them, how the job ended if it failed.
     """
-    status, failed = written.observation.status, []
-    if status:
+    lines = []
+    if status := written.observation.status:
         ended = f"signal {-status}" if status < 0 else f"exit status {status}"
-        failed = [f"  the job ended with {ended}: it was recorded until then"]
+        lines.append(f"  the job ended with {ended}: it was recorded until then")
     if written.described is None:
-        return [*failed, f"  no workload: {written.refused}"]
-    workload, recipe = written.described.workload, written.described.recipe
+        return [*lines, f"  no workload: {written.refused}"]
+    workload, files = written.described.workload, written.described.recipe.files
+    size = workload.sample.bytes_mean * workload.sample.samples_per_file * files
+    seen, folder = written.described.recorded.seen, os.fspath(written.folder)
+    return [
+        *lines,
+        f"  {_trusted(workload)}",
+        f"  dataset: {counted(files, 'file')}, {show_bytes(size)}; {seen} of them were seen",
+        f"  next: feedrate generate DIR --recipe {folder}/recipe.toml && "
+        f"feedrate sweep DIR --workload {folder}/workload.toml",
+    ]
+
+
+def _trusted(workload: Workload) -> str:
+    """Return whether the replay was as fast as the job, with both rates."""
     job = workload.job.replay
     if job is None:
-        why = workload.job.unchecked or "--no-check"
-        trusted = f"  not checked: {why}"
-    else:
-        rates = (
-            f"job {job.samples_per_second:.1f} samples/s, {job.waited:.0%} waiting; its replay here "
-            f"{job.replay_samples_per_second:.1f} ({job.difference:+.1%}), {job.replay_waited:.0%} waiting"
-        )
-        flag = unlike_job(workload)
-        where = "with the data in memory" if job.stored_bytes is None else "with its requests to storage"
-        trusted = f"  {flag.sentence}" if flag else f"  trusted: as fast as the job {where}"
-        trusted += f" ({rates})"
-    files, path = recipe.files, os.fspath(written.folder)
-    size = workload.sample.bytes_mean * workload.sample.samples_per_file * files
-    seen = written.described.recorded.seen
-    return [
-        *failed,
-        trusted,
-        f"  dataset: {files} file{'s' if files != 1 else ''}, {show_bytes(size)}; {seen} of them were seen",
-        f"  next: feedrate generate DIR --recipe {path}/recipe.toml && "
-        f"feedrate sweep DIR --workload {path}/workload.toml",
-    ]
+        return f"not checked: {workload.job.unchecked or '--no-check'}"
+    where = "with the data in memory" if job.stored_bytes is None else "with its requests to storage"
+    flag = unlike_job(workload)
+    trusted = flag.sentence if flag else f"trusted: as fast as the job {where}"
+    return (
+        f"{trusted} (job {job.samples_per_second:.1f} samples/s, {job.waited:.0%} waiting; its replay here "
+        f"{job.replay_samples_per_second:.1f} ({job.difference:+.1%}), {job.replay_waited:.0%} waiting)"
+    )
 
 
 def evidence(written: Written) -> list[str]:
     """Return all that was seen, as lines."""
-    seen = written.observation
-    report = [f"feedrate record: {written.folder}"]
-    report.append(f"  reads: {seen.how}" + (f" ({seen.why})" if seen.why else "") + f", on {seen.mount}")
-    if (loader := main_loader(seen)) is not None:
-        settings = loader.settings
-        kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"
-        batch = settings.batch_size or "of its own"
-        what = f"DataLoader: batch size {batch}, {settings.workers} workers, {kind}"
-        if settings.marked:
-            what = f"steps of {settings.batch_size} samples, as the job marks them"
-        ranks = len(main_loaders(seen))
-        report.append(
-            f"  {what}; {loader.steps} steps, reads of the first {loader.read_steps}: {loader.reads.files} "
-            f"files, {show_bytes(loader.reads.bytes)} in {loader.reads.requests} reads"
-            + (f"; {ranks} ranks together" if ranks > 1 else "")
+    observation = written.observation
+    lines = [f"feedrate record: {written.folder}", f"  data: on {observation.mount}"]
+    main = main_loader(observation)
+    if main is not None:
+        lines.append(_loader_line(main, len(main_loaders(observation))))
+        others = [loader for loader in observation.loaders if loader.settings != main.settings]
+        for loader in others[:10]:
+            size = show_bytes(loader.reads.bytes)
+            batch = loader.settings.batch_size
+            lines.append(f"  another DataLoader: batch size {batch}, {loader.steps} steps, {size} read")
+    facts = written.described.facts if written.described else ()
+    lines += [f"  {fact}" for fact in (*facts, *observation.notes)]
+    step = observation.step
+    if step is not None:
+        at_most = "at most " if step.bound else ""
+        lines.append(f"  step: {at_most}{show_seconds(step.seconds)}, {step_words(step)}")
+    if observation.step_seconds and observation.traced_step_seconds:
+        lines.append(
+            f"  tracing: {observation.traced_step_seconds / observation.step_seconds - 1:+.1%} "
+            f"({show_seconds(observation.traced_step_seconds)} from batch to batch while reads were traced, "
+            f"{show_seconds(observation.step_seconds)} afterwards)"
         )
-        report += [
-            f"  beside it: batch size {other.settings.batch_size}, {other.steps} steps, "
-            f"{show_bytes(other.reads.bytes)} read"
-            for other in [other for other in seen.loaders if other.settings != settings][:10]
-        ]
-    told = written.described.told if written.described else ()
-    report += [f"  {line}" for line in (*told, *seen.notes)]
-    if seen.step is not None:
-        most = "at most " if seen.step.bound else ""
-        report.append(f"  step: {most}{show_seconds(seen.step.seconds)}, {step_words(seen.step)}")
-    if seen.step_seconds and seen.traced_step_seconds:
-        report.append(
-            f"  tracing: {seen.traced_step_seconds / seen.step_seconds - 1:+.1%} "
-            f"({show_seconds(seen.traced_step_seconds)} from batch to batch while reads were traced, "
-            f"{show_seconds(seen.step_seconds)} afterwards)"
-        )
-    if written.pace is not None and written.pace.paused >= 0.01:
-        report.append(
-            f"  {written.pace.paused:.0%} of the time the job uses another DataLoader, as for validation: "
-            "the replay does not, and the rates are those between"
-        )
-    return report
+    return lines
+
+
+def _loader_line(loader: Loader, ranks: int) -> str:
+    settings, reads = loader.settings, loader.reads
+    return (
+        f"  DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, "
+        f"{settings.dataset_length or 'an unknown number of'} samples; {loader.steps} steps of {ranks} "
+        f"processes, reads of the first {loader.read_steps}: {reads.files} files, "
+        f"{show_bytes(reads.bytes)} in {reads.requests} reads"
+    )

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from emulator.launch.launched import claims
 from emulator.plugins.recorder.describe import Described, describe, main_loader
 from emulator.plugins.recorder.observation import Observation
 from emulator.plugins.recorder.session import Ran
-from emulator.plugins.recorder.steps import SEEN, Pace, from_batch_to_batch, less_reading, pace_of, step_time
+from emulator.plugins.recorder.steps import SEEN, Pace, from_batch_to_batch, pace_of, step_time
 from emulator.plugins.recorder.watch import Watch
 from emulator.record.machine import describe_machine, mount_of, utc_now
 from emulator.record.out import require_apart
@@ -93,17 +92,13 @@ def _is_recording(folder: Path) -> bool:
     return isinstance(record, dict) and record.get("feedrate") == "recording"
 
 
-def write(
-    folder: Path, watch: Watch, ran: Ran, *, why: str, warmup: int, data: Path | None = None
-) -> Written:
+def write(folder: Path, watch: Watch, ran: Ran, *, warmup: int, data: Path | None = None) -> Written:
     """Write the recording of `watch`; `data`: the job's dataset. Raises StorageError, SpecError."""
-    pairs = watch.found(socket.gethostname())
+    pairs = watch.found()
     tables = [table for _, table in pairs]
     longest = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
     seen = Observation(
         created=utc_now(),
-        how="strace" if watch.traced else "python",
-        why=why,
         status=ran.status,
         machine=describe_machine(),
         mount=_mount(watch),
@@ -111,38 +106,25 @@ def write(
         complete=not (ran.status or ran.stopped),
         notes=tuple(_notes(watch)),
         loaders=tuple(loader for loader, _ in pairs),
-        rest=watch.rest(),
         request_bytes=watch.request_bytes,
         in_flight=watch.in_flight,
         traced_step_seconds=from_batch_to_batch(longest[longest["traced"] == 1]),
         step_seconds=from_batch_to_batch(longest[longest["traced"] == 0]),
-        names={os.fsdecode(file.path): file.bytes for file in watch.log.files} if watch.keep_names else {},
     )
     main = main_loader(seen)
     of_main = [table for loader, table in pairs if main and loader.settings == main.settings]
     if main is not None:
-        in_turn = not (main.settings.workers or main.accelerator or main.settings.marked)
-        step = step_time(of_main, warmup, in_turn)
-        if step is not None and main.settings.marked:
-            reads = main.reads
-            unseen = not watch.traced or reads.maps or not main.read_steps
-            reading = None if unseen else reads.seconds / main.read_steps
-            step = less_reading(step, reading, main.settings.workers)
-        seen = replace(seen, step=step)
+        in_turn = not (main.settings.workers or main.accelerator)
+        seen = replace(seen, step=step_time(of_main, warmup, in_turn))
     described, refused = None, ""
     try:
         described = describe(seen, watch, _name(folder), data)
     except SpecError as error:
         refused = str(error)
-    with storage_errors("cannot write the recording"):
-        for name in (WORKLOAD, RECIPE, CALLS):
-            (folder / name).unlink(missing_ok=True)
     for number, table in enumerate(tables):  # in the order of record.json
         table["loader"] = number
     write_rows(folder / PROFILE, SEEN, tables)
     pace = pace_of(of_main, warmup, described.workload.loader.prefetch if described else 0)
-    if pace is not None and seen.step is not None and main is not None and main.settings.marked:
-        pace = replace(pace, waited=seen.step.waited)
     written = Written(folder=folder, observation=seen, described=described, refused=refused, pace=pace)
     put(written)
     return written
@@ -156,7 +138,7 @@ def _notes(watch: Watch) -> Sequence[str]:
         )
     if watch.tracer.errors:
         notes.append(f"reads were traced until strace failed: {watch.tracer.errors[0]}")
-    if watch.asynchronous():
+    if watch.tracer.asynchronous:
         notes.append("workers set up io_uring or libaio, whose reads are not among the calls")
     return notes
 
@@ -171,7 +153,8 @@ def _mount(watch: Watch) -> str:
 
 def put(written: Written) -> None:
     """Write all files of the recording but its steps. Raises StorageError."""
-    write_whole(written.folder / RECORD, json_text(written.observation))
+    record = json.dumps(to_plain(written.observation, named=True), indent=1, ensure_ascii=False)
+    write_whole(written.folder / RECORD, record + "\n")
     if written.described is not None:
         write_rows(written.folder / CALLS, CALL, [written.described.recorded.rows])
         write_whole(written.folder / RECIPE, toml(written.described.recipe))
@@ -186,8 +169,3 @@ def toml(spec: Workload | Recipe) -> str:
 def _name(folder: Path) -> str:
     """Return a name for the workload: that of the folder, with invalid characters replaced."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.") or "recorded"
-
-
-def json_text(seen: Observation) -> str:
-    """Return the text of record.json."""
-    return json.dumps(to_plain(seen, named=True), indent=1, ensure_ascii=False) + "\n"

@@ -1,16 +1,13 @@
-"""The content of record.json: sizes, counts and times of a job; file names only with --keep-names."""
+"""The content of record.json: sizes, counts and times of a job, without file names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from emulator.config.reader import at_least
-from emulator.errors import SpecError
 from emulator.plugins.recorder.steps import StepTime
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,35 +20,24 @@ class Settings:
     """Number of worker processes; 0 if the job reads between its steps."""
     prefetch_factor: int = 0
     """Batches that each worker reads ahead."""
-    sampler: str = "custom"
-    """Name of PyTorch's sampler class; custom: a class of the job; iterable: no sampler."""
     replacement: bool = False
     """True if the sampler draws each sample from all of them."""
-    iterable: bool = False
-    """True for an IterableDataset."""
-    dataset_length: int = -1
-    """Samples in the dataset, from len(); -1 if it has no length."""
+    dataset_length: int = 0
+    """Samples in the dataset, from len(); 0 if it has no length."""
     persistent_workers: bool = False
     """True if workers persist from one epoch to the next."""
     auto_collation: bool = True
     """False if the DataLoader does not collate: the dataset returns batches, or single samples."""
     pinned: bool = False
     """True if a thread takes batches from the workers and copies them to pinned memory, for a GPU."""
-    marked: bool = False
-    """True if the job marks its steps, without a DataLoader. `workers` are then threads that read ahead."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "batch_size", "workers", "prefetch_factor")
-
-    @property
-    def length(self) -> int:
-        """Samples in the dataset; 0 if unknown."""
-        return max(0, self.dataset_length)
+        at_least(0, self, "batch_size", "workers", "prefetch_factor", "dataset_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """The reads of data files by the processes of a DataLoader, or by all others."""
+    """The reads of data files by the processes of a DataLoader while they were traced."""
 
     files: int = 0
     """Number of distinct files."""
@@ -60,21 +46,9 @@ class Reads:
     requests: int = 0
     """Number of read(2), pread(2), readv(2) and the like that returned data."""
     bytes: int = 0
-    """Bytes that they returned. Without strace: the sizes of the files that were opened."""
-    seconds: float = 0.0
-    """Seconds in these calls, summed over threads."""
-    maps: int = 0
-    """Number of times that a file was mapped into memory. Reads of a map make no system call."""
+    """Bytes that they returned."""
     direct: int = 0
     """Bytes, included in `bytes`, that were read with O_DIRECT."""
-
-    def __post_init__(self) -> None:
-        at_least(0, self, "files", "files_bytes", "requests", "bytes", "seconds", "maps", "direct")
-
-    def plus(self, other: Reads) -> Reads:
-        """Return the sum over two ranks. A file that both read counts twice."""
-        names = [one.name for one in fields(self)]
-        return Reads(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +56,7 @@ class Loader:
     """One DataLoader of one rank."""
 
     rank: int
-    host: str
-    process: int
     settings: Settings
-    torch: str = ""
-    """PyTorch's version."""
     accelerator: str = ""
     """Name of the accelerator that the process used; empty if none was seen."""
     epochs: int
@@ -94,9 +64,7 @@ class Loader:
     batch_samples: float = 0.0
     """Mean samples of a batch for the job; 0 if unknown."""
     read_steps: int
-    """Number of steps during which `reads` were seen."""
-    others: float = 0.0
-    """Median number of batches of other DataLoaders that the job takes between two of this one."""
+    """Number of steps during which `reads` were traced."""
     step_cpu_seconds: float = 0.0
     """Median CPU seconds of the training process per step, untraced if enough steps were; 0: not known."""
     batch_cpu_seconds: float = 0.0
@@ -110,10 +78,6 @@ class Loader:
     """The same of the batches whose reads were traced."""
     reads: Reads
 
-    def __post_init__(self) -> None:
-        at_least(0, self, "rank", "epochs", "steps", "batch_samples", "others", "read_steps")
-        at_least(0, self, "step_cpu_seconds", "batch_cpu_seconds", "batch_storage_bytes")
-
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of the process and its workers per step; 0: not known."""
@@ -123,8 +87,8 @@ class Loader:
     @property
     def weight(self) -> float:
         """Estimated bytes read in all steps."""
-        each = max(self.reads.bytes / max(1, self.read_steps), self.first_storage_bytes or 0.0)
-        return each * self.steps
+        per_step = max(self.reads.bytes / max(1, self.read_steps), self.first_storage_bytes or 0.0)
+        return per_step * self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +96,9 @@ class Observation:
     """What was seen of a job."""
 
     feedrate: Literal["recording"] = "recording"
-    schema: int = SCHEMA
+    schema: int = 1
     created: str
     """Time of the recording, ISO 8601, UTC."""
-    how: Literal["strace", "python"]
-    """Source of the reads: traced system calls, or opened files."""
-    why: str = ""
-    """Why strace was not used; may be empty."""
     status: int = 0
     """Exit status of the job; -N for signal N."""
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -151,8 +111,6 @@ class Observation:
     notes: tuple[str, ...] = ()
     """Sentences about gaps in the recording."""
     loaders: tuple[Loader, ...] = ()
-    rest: Reads = field(default_factory=Reads)
-    """Reads for no DataLoader."""
     traced_step_seconds: float | None = None
     """Median seconds from batch to batch while calls were traced, after the warm-up; None if unknown."""
     step_seconds: float | None = None
@@ -164,9 +122,3 @@ class Observation:
     from it, or if it counts none."""
     in_flight: float | None = None
     """Mean requests of the job under way at that device, while there were any; None as `request_bytes`."""
-    names: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of each data file by name, with --keep-names; otherwise empty."""
-
-    def __post_init__(self) -> None:
-        if self.schema != SCHEMA:
-            raise SpecError(f"schema {self.schema} is not supported")

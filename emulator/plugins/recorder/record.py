@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from emulator.errors import FeedrateError, SpecError
+from emulator.errors import FeedrateError, MissingError, SpecError
 from emulator.plugins.recorder import strace
 from emulator.plugins.recorder.check import check
 from emulator.plugins.recorder.job import Written, prepare, put, write
 from emulator.plugins.recorder.session import Ran, run_job
 from emulator.plugins.recorder.watch import Watch
-
-TRACERS = ("auto", "strace", "python")
 
 _BY_SIGNAL = 128
 """Exit status of a shell, less the signal's number, if a signal ended the job."""
@@ -23,10 +21,8 @@ def record_job(
     command: Sequence[str],
     out: Path,
     *,
-    tracer: str = "auto",
     steps: int | None = None,
     warmup: int = 5,
-    keep_names: bool = False,
     traced_steps: int = 100,
     data: Path | None = None,
     checked: bool = True,
@@ -39,22 +35,19 @@ def record_job(
     `data` is the folder with the job's dataset, whose files the recipe then has. A job that a signal ended is
     not replayed. `on_written` is called when the recording is in `out`, before the replay: where `steps` are
     given, while the job runs on; `on_end` when the job has ended. Call it in the main thread. Raises
-    SpecError, DatasetError, StorageError, LaunchError.
+    MissingError, SpecError, DatasetError, StorageError, LaunchError.
     """
-    if tracer not in TRACERS:
-        raise SpecError(f"--tracer {tracer!r} is not known", "use auto, strace or python")
-    why = strace.usable() if tracer != "python" else "--tracer python"
-    if tracer == "strace" and why:
-        raise SpecError(f"--tracer strace: {why}", "apt install strace, or leave the option out")
+    if why := strace.usable():
+        raise MissingError(f"a job is recorded with strace: {why}", "apt install strace, and permit ptrace")
     if data is not None and not data.is_dir():
         raise SpecError(f"--data: there is no folder {data}")
     prepare(out, force)
-    watch = Watch(traced=not why, keep_names=keep_names)
+    watch = Watch()
     early: list[Written] = []
     failed: list[FeedrateError] = []
 
     def keep(ran: Ran) -> Written:
-        written = write(out, watch, ran, why=why, warmup=warmup, data=data)
+        written = write(out, watch, ran, warmup=warmup, data=data)
         on_written(written)
         return written
 

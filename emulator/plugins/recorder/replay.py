@@ -7,7 +7,6 @@ keeps no names of files. It reads them from memory or from storage, as the job d
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -103,23 +102,21 @@ def replay(described: Described, ranks: int, paths: Sequence[bytes], steps: int,
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
     """Make a dataset of links to the files, and return their number. Raises FeedrateError."""
     data.mkdir()
-    files: list[tuple[int, bytes]] = []
+    sizes: list[int] = []
     for path in paths:
-        with suppress(OSError):
-            status = os.stat(path)  # noqa: PTH116  bytes
-            if stat.S_ISREG(status.st_mode) and status.st_size:
-                files.append((status.st_size, path))
-    if not files:
-        raise SpecError("the files that the job read are gone", "")
-    for number, (_, path) in enumerate(files):
-        (data / str(number)).symlink_to(os.fsdecode(path))
-    sizes = np.array([size for size, _ in files])
+        with suppress(OSError):  # the job may have removed it
+            size = os.stat(path).st_size  # noqa: PTH116  bytes
+            if size:
+                (data / str(len(sizes))).symlink_to(os.fsdecode(path))
+                sizes.append(size)
+    if not sizes:
+        raise SpecError("the files that the job read are gone")
     rows = np.zeros(len(sizes), ROW)
     rows["bytes"] = sizes
     manifest = Manifest(
         format=workload.sample.format,
-        names=Listed.of(str(number) for number in range(len(sizes))),
-        sizes=sizes,
+        names=Listed.of(map(str, range(len(sizes)))),
+        sizes=np.array(sizes),
         samples_per_file=workload.sample.samples_per_file,
     )
     write_manifest(FolderStore(data), manifest, rows)

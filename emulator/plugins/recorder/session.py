@@ -64,7 +64,7 @@ class Ran:
 
 
 class Listener:
-    """A thread that reads the pipes into a Watch until it is stopped."""
+    """A thread that reads the job's events and the output of straces into a Watch until it is stopped."""
 
     def __init__(self, folder: Path, watch: Watch, traced: int, enough: int | None) -> None:
         """Start the thread. Calls are traced for `traced` steps; recording ends after `enough` steps."""
@@ -75,9 +75,8 @@ class Listener:
         self._pipes = selectors.DefaultSelector()
         self._pipes.register(self._events, selectors.EVENT_READ)
         self._tracing = folder / probe.TRACING
-        self._tracers: dict[int, subprocess.Popen[bytes]] = {}  # by the descriptor of its output
-        if watch.traced:
-            self._tracing.touch()
+        self._tracers: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}  # output -> process, its strace
+        self._tracing.touch()
         self._stop = threading.Event()
         self.full = False
         """True after `enough` steps."""
@@ -97,57 +96,63 @@ class Listener:
         os.close(self._events)
 
     def _listen(self) -> None:
-        due, silent = 0.0, time.monotonic() + _SILENT_SECONDS
+        next_poll, silent = 0.0, time.monotonic() + _SILENT_SECONDS
         while True:
             # Read large pieces: with a wake-up for each line, this thread uses more CPU than strace.
             time.sleep(_GULP_SECONDS)
             ready = [key.fd for key, _ in self._pipes.select(_POLL_SECONDS)]
-            if self._events in ready:
-                self._watch.events(_read(self._events))
-            ended = [self._calls_of(descriptor) for descriptor in ready if descriptor in self._tracers]
-            self._trace()
+            self._read_ready(ready)
             now = time.monotonic()
-            if now >= due:
-                due = now + _POLL_SECONDS
+            if now >= next_poll:
+                next_poll = now + _POLL_SECONDS
                 self._watch.poll()
-            steps = self._watch.steps
-            # Somebody may have killed a tracer, or not permitted it: reads after that are not seen.
-            failed = min(ended, default=0) < 0 or bool(self._watch.tracer.errors)
-            over = failed or steps >= self._traced or self._watch.log.full
-            if over and self._watch.traced and not self._watch.traced_until:
-                self._end_reads()
             if not self._watch.processes and now >= silent:
                 silent = math.inf
                 sys.stderr.write(_UNSEEN)
-            self.full = self.enough is not None and steps >= self.enough
+            self.full = self.enough is not None and self._watch.steps >= self.enough
             if self.full or (self._stop.is_set() and not ready):
                 return
 
+    def _read_ready(self, ready: Sequence[int]) -> None:
+        """Read from these descriptors, attach strace to the processes that ask, and end tracing in time."""
+        watch = self._watch
+        if self._events in ready:
+            watch.events(_read(self._events))
+        ended = [self._calls_of(descriptor) for descriptor in ready if descriptor in self._tracers]
+        self._trace()
+        # Somebody may have killed a tracer, or not permitted it: reads after that are not seen.
+        failed = min(ended, default=0) < 0 or bool(watch.tracer.errors)
+        if not watch.traced_until and (failed or watch.steps >= self._traced or watch.log.full):
+            self._end_reads()
+
     def _trace(self) -> None:
-        """Attach strace to the processes that ask for it, and to their children."""
+        """Attach strace to the processes that ask for it."""
         asking, self._watch.asking = self._watch.asking, []
         for process in asking:
-            if not self._watch.traced_until and (family := self._watch.tracer.adopt(process)):
-                tracer = strace.attach(family)
-                assert tracer.stdout is not None
-                _widen(tracer.stdout.fileno())
-                self._tracers[tracer.stdout.fileno()] = tracer
-                self._pipes.register(tracer.stdout, selectors.EVENT_READ)
+            if self._watch.traced_until or probe.tracer_of(process):
+                continue
+            tracer = strace.attach(process)
+            assert tracer.stdout is not None
+            _widen(tracer.stdout.fileno())
+            self._tracers[tracer.stdout.fileno()] = process, tracer
+            self._pipes.register(tracer.stdout, selectors.EVENT_READ)
 
     def _calls_of(self, descriptor: int) -> int:
         """Read the output of a tracer, and return its exit status; 0 while it runs."""
         data = _read(descriptor)
-        self._watch.tracer.feed(data or b"\n", descriptor)  # a killed tracer may leave half a line
+        process, tracer = self._tracers[descriptor]
+        self._watch.tracer.feed(data or b"\n", process)  # a killed tracer may leave half a line
         if data:
             return 0
         self._pipes.unregister(descriptor)
-        with self._tracers.pop(descriptor) as ended:
-            return ended.wait()
+        del self._tracers[descriptor]
+        with tracer:
+            return tracer.wait()
 
     def _end_reads(self) -> None:
         """Detach strace from all processes of the job, and read the rest of its output."""
         self._tracing.unlink(missing_ok=True)
-        for tracer in self._tracers.values():
+        for _, tracer in self._tracers.values():
             tracer.kill()
         deadline = time.monotonic() + _END_SECONDS
         while self._tracers and time.monotonic() < deadline:
@@ -194,14 +199,12 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def environment(folder: Path, traced: bool) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     """Return the job's environment."""
     variables = dict(os.environ)
     variables["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [variables.get("PYTHONPATH", "")])])
     variables[probe.FOLDER] = str(folder)
-    variables.pop(probe.TRACER, None)
-    if traced:
-        variables[probe.TRACER] = str(os.getpid())
+    variables[probe.TRACER] = str(os.getpid())
     return variables
 
 
@@ -227,7 +230,7 @@ def run_job(
     with scratch() as (folder, _):
         listener = Listener(folder, watch, traced, enough)
         try:
-            status = _run(job, environment(folder, watch.traced), listener, on_full)
+            status = _run(job, environment(folder), listener, on_full)
         finally:
             listener.stop()
     if listener.failure:

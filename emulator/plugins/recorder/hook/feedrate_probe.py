@@ -4,8 +4,7 @@ One event is one line of JSON into a named pipe. A line is at most PIPE_BUF byte
 processes do not mix; a full pipe loses events, which are counted, and never blocks the job.
 
 Lines, by "k":  p  a process began      l  a loader, or its workers, are known      s  a batch was delivered
-                x  an epoch has ended   w  a worker began    u  a worker has ended  o  a file was opened
-                b  a batch begins or ends, where calls are not traced
+                x  an epoch has ended   w  a worker began   f  and makes its first batch   u  and has ended
                 d  an accelerator is in use   t  an accelerator took so long for a step
                 a  a process that reads samples waits until it is traced
 """
@@ -31,14 +30,14 @@ from typing import Any, Callable, Sized  # noqa: UP035  Python 3.8
 FOLDER = "FEEDRATE_RECORD"
 """Environment variable with the folder of the pipe. Without it nothing is watched."""
 TRACER = "FEEDRATE_RECORD_TRACER"
-"""Environment variable with the process ID of the recorder, if it traces the calls of readers."""
+"""Environment variable with the process ID of the recorder, which traces the calls of readers."""
 EVENTS = "events"
 """Name of the pipe."""
 TRACING = "tracing"
 """Name of the file that exists while the recorder traces calls."""
 MARK = 0x7EED0000
-"""Argument of a call without effect that marks the reads of a loader without workers in traced system calls:
-this plus twice the number of the loader at their start, and 1 more at their end."""
+"""Argument of a call without effect that marks a batch among the traced system calls: this plus twice the
+number of the loader (0 in workers) where it begins, and 1 more where it ends."""
 
 _PR_SET_PTRACER = 0x59616D61
 _ATTACH_SECONDS = 5.0
@@ -47,9 +46,6 @@ _HIGH_FD = 400
 """Lowest number of the pipe's descriptor, above those that jobs expect to be free."""
 _MOST_LINE = 4096
 _MODULE = "torch.utils.data.dataloader"
-_SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "SubsetRandomSampler",
-             "DistributedSampler")  # fmt: skip
-_CODE = (".py", ".pyc", ".so", ".pyd", ".egg-link", "/pyvenv.cfg")
 
 
 class _Events:
@@ -88,7 +84,7 @@ class _Events:
 
 _events: _Events | None = None
 _tracing = ""
-"""Path of the file that exists while calls are traced; empty if they are not."""
+"""Path of the file that exists while calls are traced."""
 _traced = 0
 """ID of the process that asked to be traced: a forked child has to ask for itself."""
 _loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
@@ -108,11 +104,8 @@ def install() -> None:
         _events = _Events(os.path.join(folder, EVENTS))  # noqa: PTH118
     except OSError:
         return  # the recording is over
-    _tracing = os.path.join(folder, TRACING) if os.environ.get(TRACER) else ""  # noqa: PTH118
-    sys.modules.setdefault("feedrate", sys.modules[__name__])  # for `mark_step`
-    _events.facts(k="p", p=os.getpid(), pp=os.getppid(), rank=_rank())
-    if not _tracing:
-        _audit()
+    _tracing = os.path.join(folder, TRACING)  # noqa: PTH118
+    _events.facts(k="p", p=os.getpid())
     loaded = sys.modules.get(_MODULE)
     if loaded is not None:
         patch(loaded)
@@ -137,7 +130,7 @@ def tracer_of(process: int | str) -> int:
 def _be_traced() -> None:
     """Wait until the recorder traces this process, whose reads of samples begin."""
     global _traced
-    if _events is None or not _tracing or _traced == os.getpid():
+    if _events is None or _traced == os.getpid():
         return
     _traced = os.getpid()
     if not os.path.exists(_tracing) or tracer_of("self"):  # noqa: PTH110  pathlib takes 5 ms
@@ -219,7 +212,7 @@ def patch(module: Any) -> None:
 
     @functools.wraps(loop)
     def work(*args: Any, **kwargs: Any) -> Any:
-        _tell_usage(k="w", pp=os.getppid())
+        _tell_usage(k="w")
         _be_traced()
         try:
             return loop(*args, **kwargs)
@@ -242,9 +235,8 @@ def _marked_fetch(made: Callable[..., Any]) -> Callable[..., Any]:
             return made(self, index)  # without workers, `_take` tells
         if not getattr(_inside, "fetched", False):
             _inside.fetched = True
-            _tell_usage(
-                k="f"
-            )  # not earlier: PyTorch reads hundreds of kB of code before a worker's first batch
+            # Not earlier: PyTorch reads hundreds of kB of code before a worker's first batch.
+            _tell_usage(k="f")
         _be_traced()
         _border(0, ends=False)
         try:
@@ -320,63 +312,21 @@ def _begin_epoch(iterator: Any, loader: Any) -> None:
     iterator._feedrate_asks = loader  # until it is described: a loop may keep only its iterator
 
 
-_marked: dict[int, list[int]] = {}
-
-
-def mark_step(samples: int = 1) -> None:
-    """Mark the end of a step of `samples` samples: `feedrate.mark_step(4)`, once a step, in one thread.
-
-    For jobs without a DataLoader; while they are recorded, `import feedrate` imports this module.
-
-    The reads of this process from its first call on belong to its steps. Does nothing without a recording.
-    """
-    global _count
-    events, process = _events, os.getpid()
-    if events is None or not events.open:
-        return
-    _be_traced()
-    now = time.monotonic_ns()
-    if process not in _marked:
-        with _lock:
-            number, _count = _count, _count + 1
-        _marked[process] = [number, 0]
-        facts = {"batch_size": int(samples), "marked": True}
-        events.facts(k="l", p=process, l=number, rank=_rank(), f=facts, w=[],
-                     t=threading.get_native_id(), torch=_torch())  # fmt: skip
-        _border(number, ends=False)
-    number, step = _marked[process]
-    _marked[process][1] += 1
-    _border(number, ends=True)
-    _border(number, ends=False)
-    if step == 2:
-        _describe_device(events)
-    events.facts(k="s", p=process, l=number, e=0, i=step, a=now, g=now + 1, r=1, s=step + 1, n=int(samples),
-                 c=time.process_time_ns())  # fmt: skip
-
-
-def _torch() -> str:
-    return str(getattr(sys.modules.get("torch"), "__version__", ""))
-
-
 def _ready(iterator: Any) -> int:
-    """Return 1 if the next batch is ready, 0 if it is not, 2 if that is unknown."""
-    try:
+    """Return 1 if the next batch is ready, 0 if it is not, or if that is unknown."""
+    with contextlib.suppress(Exception):  # private names of PyTorch
         if not iterator._num_workers:
             return 0
         if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
             return 1
         return int(not iterator._data_queue.empty())
-    except Exception:  # noqa: BLE001  private names of PyTorch
-        return 2
+    return 0
 
 
 def _border(loader: int, ends: bool) -> None:
-    """Tell the recorder where a batch begins or ends: among the traced calls, or as an event."""
-    if _tracing:
-        with contextlib.suppress(OSError):
-            os.getpriority(os.PRIO_USER, MARK + 2 * loader + ends)
-    elif _events is not None:
-        _events.facts(k="b", p=os.getpid(), l=loader, d=int(ends), t=time.monotonic_ns())
+    """Mark where a batch begins or ends among the traced calls."""
+    with contextlib.suppress(OSError):
+        os.getpriority(os.PRIO_USER, MARK + 2 * loader + ends)
 
 
 def _samples(iterator: Any, batch: Any) -> int:
@@ -434,17 +384,11 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
     """Report the settings of the loader of `iterator`. Of the user's code, only len() is called."""
     loader, iterator._feedrate_asks = iterator._feedrate_asks, None
     batching, sampler = _asked_of(loader)
-    kind = next((cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS), "custom")
-    iterable = _is_iterable(iterator)
     size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
     if not size and iterator._feedrate_sizes:
         size = iterator._feedrate_sizes[0]
-    if iterable:
-        kind = "iterable"
-    elif kind == "DistributedSampler" and not getattr(sampler, "shuffle", True):
-        kind = "SequentialSampler"
-    length = -1
-    if not iterable:
+    length = 0
+    if not _is_iterable(iterator):
         with contextlib.suppress(Exception):  # it may have no length
             length = len(loader.dataset)
     pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
@@ -452,15 +396,13 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
         "batch_size": size if isinstance(size, int) else 0,
         "workers": int(iterator._num_workers),
         "prefetch_factor": int(getattr(loader, "prefetch_factor", None) or 0),
-        "sampler": kind,
         "replacement": getattr(sampler, "replacement", False) is True,
-        "iterable": bool(iterable),
         "dataset_length": length,
         "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
         "auto_collation": bool(iterator._auto_collation),
         "pinned": bool(getattr(iterator, "_pin_memory", False)),
     }
-    more = {"rank": _rank(), "f": facts, "torch": _torch()}
+    more = {"rank": _rank(), "f": facts}
     for start in range(0, max(1, len(pids)), 256):
         events.facts(k="l", p=os.getpid(), l=number, w=pids[start : start + 256], **more)
         more = {}
@@ -510,49 +452,11 @@ def _tell_steps(events: _Events) -> None:
             events.facts(k="t", p=process, l=number, e=epoch, i=step, t=took)
 
 
-# ---- Files of processes whose calls are not traced.
-
-_audited = False
-
-
-def _audit() -> None:
-    """Report every opened file. An audit hook stays until the process ends."""
-    global _audited
-    if not _audited:
-        _audited = True
-        sys.addaudithook(_opened)
-
-
-def _opened(event: str, args: tuple[Any, ...]) -> None:
-    if event != "open" or _events is None or not _events.open or getattr(_inside, "busy", False):
-        return
-    if _traced == os.getpid():
-        return
-    path, flags = args[0], args[2]
-    if not isinstance(path, (str, bytes)) or (isinstance(flags, int) and _not_read(flags)):
-        return
-    name = os.fsdecode(path)
-    if name.endswith(_CODE) or "/lib/python" in name or name.startswith(("/proc/", "/sys/", "/dev/")):
-        return
-    _inside.busy = True
-    try:
-        _events.facts(k="o", p=os.getpid(), f=os.path.abspath(name), t=time.monotonic_ns())  # noqa: PTH100
-    finally:
-        _inside.busy = False
-
-
-def _not_read(flags: int) -> bool:
-    """Return True if a file opened with these flags cannot be read, or is empty like a temporary file."""
-    made = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL or bool(flags & os.O_TRUNC)
-    return made or flags & os.O_ACCMODE == os.O_WRONLY
-
-
 def usage(process: str) -> dict[str, int]:
     """Return the counters of the process at /proc/... that the system reports.
 
-    calls: bytes that read(2) and similar calls returned. storage: bytes fetched from storage. faults: page
-    faults that waited for storage. ticks: user + system time, of ended children, too, in the kernel's
-    ticks.
+    calls: bytes that read(2) and similar calls returned. storage: bytes fetched from storage. ticks: user +
+    system time, of ended children, too, in the kernel's ticks.
     """
     counters: dict[str, int] = {}
     unknown = contextlib.suppress(OSError, ValueError, KeyError, IndexError)
@@ -561,5 +465,5 @@ def usage(process: str) -> dict[str, int]:
         counters.update(calls=int(lines[b"rchar"]), storage=int(lines[b"read_bytes"]))
     with unknown, open(process + "/stat", "rb", buffering=0) as file:  # noqa: PTH123
         fields = file.read(4096).rpartition(b") ")[2].split()
-        counters.update(faults=int(fields[9]), ticks=sum(map(int, fields[11:15])))
+        counters.update(ticks=sum(map(int, fields[11:15])))
     return counters
