@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,10 @@ from emulator.dataset.checking import verify as check
 from emulator.dataset.generate import Filled, Filling
 from emulator.dataset.generate import generate as fill
 from emulator.dataset.plan import DatasetPlan
-from emulator.errors import Inconclusive, MissingError, RankError
+from emulator.errors import Inconclusive, MissingError
 from emulator.launch.child import feedrate
-from emulator.launch.comm import Comm, Quiet
+from emulator.launch.comm import Comm
 from emulator.record.host import HOST, HostRows, read_hosts
-from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
 from emulator.report.charts import Chart, altair_chart, svg
@@ -183,7 +182,7 @@ def run(dataset: Place, workload: str, ranks: int, *, out: Place, **options: Any
     storage="shaped:1GB/s", set=["loader.workers=8"], force=True. Call it in the main thread. Raises
     FeedrateError.
     """
-    return _measured("run", dataset, workload, ranks, Path(out), options)
+    return _measured("run", dataset, out, {"workload": workload, "ranks": ranks, **options})
 
 
 def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **options: Any) -> Result:
@@ -192,7 +191,7 @@ def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **optio
     `options` are those of `feedrate sweep`, as in `run`: counts="1,2,4", budget="10min", precision=0.1. A
     sweep whose knee is not identifiable is also a result: see `Result.knee`. Raises FeedrateError.
     """
-    return _measured("sweep", dataset, workload, ranks, Path(out), options)
+    return _measured("sweep", dataset, out, {"workload": workload, "ranks": ranks, **options})
 
 
 def ask(
@@ -212,39 +211,20 @@ def ask(
     from emulator.cli.ask import answers, question_of
     from emulator.sweep.ask import measured_in
 
-    words = {"accelerator": accelerator, "workload": workload, "up_to": up_to, "within": within, "out": out}
-    question = question_of(os.fspath(place), **{**words, **options})
-    status = feedrate("ask", os.fspath(place), *_words({**words, **options}))
-    if status:
-        raise RankError(f"feedrate ask ended with status {status}", read_failure(question.out))
+    given: dict[str, Any] = {"accelerator": accelerator, "workload": workload, "out": out, **options}
+    given |= {"up_to": up_to, "within": within}
+    question = question_of(os.fspath(place), **given)
+    feedrate("ask", os.fspath(place), *_words(given))
     measured = measured_in(question.out)
     answer, trained = answers(question, measured)
     pytorch = Result(measured.pytorch) if measured.pytorch else None
     return Asked(answer, trained, Result(measured.storage), pytorch)
 
 
-def _measured(
-    verb: Literal["run", "sweep"],
-    dataset: Place,
-    workload: str,
-    ranks: int,
-    out: Path,
-    options: Mapping[str, Any],
-) -> Result:
-    """Run `feedrate VERB` with ranks, and read its result."""
-    from emulator.cli.options import Gate
-    from emulator.cli.run import Training
-
-    known = {field.name for field in fields(Training)}
-    given = {name: value for name, value in options.items() if name in known}
-    given |= {"settings": options.get("set"), "mismatched": bool(options.get("mismatched_dataset"))}
-    training = Training(dataset=os.fspath(dataset), workload=workload, ranks=ranks, out=out, **given)
-    # What is wrong raises its exception here, and is no line of a rank.
-    training.checked(training.job(verb, training.spec(Gate())))
-    words = _words({"workload": workload, "ranks": ranks, "out": out, **options})
-    status = feedrate(verb, os.fspath(dataset), *words)
-    if status not in (0, Inconclusive.exit_code):
-        raise RankError(f"feedrate {verb} ended with status {status}", read_failure(out))
+def _measured(verb: str, place: Place, out: Place, options: Mapping[str, Any]) -> Result:
+    """Run `feedrate VERB PLACE` with options, and read its result."""
+    with suppress(Inconclusive):  # a sweep that found no knee is a result, too
+        feedrate(verb, os.fspath(place), *_words({"out": out, **options}))
     return read(out)
 
 
@@ -261,58 +241,22 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-@contextmanager
-def _ending(what: str, out: Path) -> Iterator[None]:
-    """Raise RankError if a measurement ends with an exit status."""
-    try:
-        yield
-    except Quiet as end:
-        raise RankError(f"{what} ended with status {end.code}", read_failure(out)) from None
-
-
-def baseline(folder: Place, *, out: Place, force: bool = False, **options: Any) -> Result:
+def baseline(folder: Place, *, out: Place, **options: Any) -> Result:
     """Measure the storage's own limits below `folder` with fio, on this host.
 
     `options` are those of `feedrate baseline` with underscores: suite="sequential", quick=True,
-    depths=(1, 8); `seconds` is the measured time of a test. Call it in the main thread. Raises FeedrateError.
+    depths="1,8", runtime="10s". Call it in the main thread. Raises FeedrateError.
     """
-    from emulator.plugins.baseline.fio_suite import fio_suite
-    from emulator.plugins.baseline.measure import measure
-
-    tool = fio_suite([Path(folder)], Path(out), **options)
-    tool.checked(1)  # what cannot run raises its exception here
-    check_out(tool.out, force)
-    with _ending("the baseline", tool.out):
-        measure(tool, Comm(), force=force)
-    return read(out)
+    return _measured("baseline", folder, out, options)
 
 
-def checkpoint(
-    folder: Place,
-    model: str = "llama3-8b",
-    *,
-    out: Place,
-    ranks: int | None = None,
-    force: bool = False,
-    **options: Any,
-) -> Result:
-    """Write and restore checkpoints of a large model with `ranks` ranks, which start here.
+def checkpoint(folder: Place, model: str = "llama3-8b", *, out: Place, **options: Any) -> Result:
+    """Write and restore checkpoints of a large model with ranks that start here.
 
-    `options` are those of `feedrate checkpoint` with underscores: scale="1/100", pause="0s", set=[...]. Call
-    it in the main thread. Raises FeedrateError.
+    `options` are those of `feedrate checkpoint` with underscores: ranks=4, scale="1/100", set=[...]. Call it
+    in the main thread. Raises FeedrateError.
     """
-    from emulator.plugins.checkpoint.cli import Choices
-    from emulator.plugins.checkpoint.job import check
-
-    settings = options.pop("settings", options.pop("set", None))
-    choices = Choices(model=model, settings=settings, **options)
-    job = choices.job(Path(folder), Path(out))
-    check(job, ranks or job.usual_ranks, force)  # a bad job raises its exception here
-    written = {**asdict(choices), "set": settings, "settings": None, "ranks": ranks, "out": out}
-    status = feedrate("checkpoint", os.fspath(folder), *_words({**written, "force": force}))
-    if status:
-        raise RankError(f"feedrate checkpoint ended with status {status}", read_failure(job.out))
-    return read(out)
+    return _measured("checkpoint", folder, out, {"model": model, **options})
 
 
 def record(command: Sequence[str], *, out: Place, check: bool = True, **options: Any) -> Written:

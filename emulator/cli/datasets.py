@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import psutil
@@ -16,11 +17,11 @@ from emulator.config.workload import load_workload
 from emulator.dataset.checking import Checked, Checking
 from emulator.dataset.checking import verify as check
 from emulator.dataset.sizes import needed_data
-from emulator.dataset.verify import EXTRA
-from emulator.errors import DatasetError, SpecError, StorageError
+from emulator.dataset.verify import EXTRA, Fault
+from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.launch.comm import Comm
 from emulator.launch.world import on_ranks
-from emulator.units import counted, parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
+from emulator.units import counted, parse_bytes, show_bytes
 
 
 def verify(
@@ -48,7 +49,8 @@ def verify(
     try:
         status = on_ranks(work, ranks)
     except KeyboardInterrupt:
-        print("feedrate: interrupted: files that were made again stay; verify again", file=sys.stderr)
+        stays = "files that were made again stay; verify again" if repair_ else "nothing was changed"
+        print(f"feedrate: interrupted: {stays}", file=sys.stderr)
         raise typer.Exit(130) from None
     if status:
         raise typer.Exit(status)
@@ -58,10 +60,8 @@ def _say_checked(folder: str, checked: Checked, how: Checking) -> None:
     """Print the faults. Raises DatasetError or StorageError if any are left."""
     for fault in checked.said:
         print(f"{fault.name}: {'note: ' if fault.note else ''}{fault.what}")
-    print(
-        f"{folder}: {checked.checked} of {counted(checked.files, 'file')} checked, "
-        f"{counted(len(checked.found), 'fault')}"
-    )
+    files, faults = counted(checked.files, "file"), counted(len(checked.found), "fault")
+    print(f"{folder}: {checked.checked} of {files} checked, {faults}")
     if live.for_programs():
         live.answer(
             {
@@ -75,18 +75,23 @@ def _say_checked(folder: str, checked: Checked, how: Checking) -> None:
         )
     if how.repair and checked.found:
         print(f"{folder}: {counted(len(checked.found) - len(checked.left), 'file')} made again")
-    unread = [fault for fault in checked.left if fault.unread]
+    if checked.left:
+        raise _refused(folder, checked.left)
+
+
+def _refused(folder: str, faults: Sequence[Fault]) -> FeedrateError:
+    """The error of a dataset with these faults."""
+    unread = [fault for fault in faults if fault.unread]
     if unread:
-        raise StorageError(
+        return StorageError(
             f"{counted(len(unread), 'file')} of {folder} could not be read: {unread[0].what}",
             "the bytes may be right; verify again when the storage answers",
         )
-    if checked.left:
-        few = "is" if len(checked.left) == 1 else "are"
-        hint = "feedrate verify --repair makes them again, where feedrate made them"
-        if all(fault.what == EXTRA for fault in checked.left):
-            hint = "move away what is not in the manifest"
-        raise DatasetError(f"{counted(len(checked.left), 'file')} of {folder} {few} wrong", hint)
+    hint = "feedrate verify --repair makes them again, where feedrate made them"
+    if all(fault.what == EXTRA for fault in faults):
+        hint = "move away what is not in the manifest"
+    are = "is" if len(faults) == 1 else "are"
+    return DatasetError(f"{counted(len(faults), 'file')} of {folder} {are} wrong", hint)
 
 
 def datasize(
@@ -98,7 +103,6 @@ def datasize(
     host_memory: Annotated[
         str | None, typer.Option(help="Memory of one host, like 256GiB; default: this machine's.")
     ] = None,
-    rate: Annotated[str, typer.Option(help="Rate of writing, for the time that it takes.")] = "1GB/s",
 ) -> None:
     """Files and bytes by MLPerf Storage's rule: 5 x the hosts' memory, and 500 steps an epoch.
 
@@ -109,26 +113,16 @@ def datasize(
     """
     if host_memory is not None and host_memory.strip().isdecimal():
         raise SpecError(f"--host-memory {host_memory} has no unit", f"write {host_memory.strip()}GiB")
-    measured = int(psutil.virtual_memory().total)
-    memory = parse_bytes(host_memory) if host_memory else measured
-    spec = load_workload(workload)
+    spec, memory = load_workload(workload), int(psutil.virtual_memory().total)
+    if host_memory:
+        memory = parse_bytes(host_memory)
     size = needed_data(spec, accelerators, hosts, memory)
-    if measured > memory:
-        files = needed_data(spec, accelerators, hosts, measured).files
-        live.say(
-            f"note: this machine has {show_bytes(measured)}; as one of the hosts, MLPerf asks for {files} "
-            "files, by the larger of what is declared and what is measured"
-        )
-    speed = parse_rate(rate)
     if live.for_programs():
-        live.answer({**dataclasses.asdict(size), "seconds": size.bytes / speed})
+        live.answer(dataclasses.asdict(size))
         return
-    unit = "files" if size.samples == size.files else "samples"
-    each = "" if unit == "files" else f" of {spec.sample.samples_per_file} samples"
-    print(f"{size.files} files{each}, {show_bytes(size.bytes)}")
-    print(f"  5 x {show_bytes(hosts * memory)} of memory on {hosts} hosts: {size.by_memory} {unit}")
-    print(
-        f"  500 steps x batch size {spec.loader.batch_size} x {accelerators} accelerators: "
-        f"{size.by_steps} {unit}"
-    )
-    print(f"generating takes {show_seconds(size.bytes / speed)} at {show_rate(speed)}")
+    samples = "files" if size.samples == size.files else "samples"
+    many = "" if samples == "files" else f" of {spec.sample.samples_per_file} samples"
+    print(f"{size.files} files{many}, {show_bytes(size.bytes)}")
+    print(f"  5 x {show_bytes(hosts * memory)} of memory on {hosts} hosts: {size.by_memory} {samples}")
+    steps = f"500 steps x batch size {spec.loader.batch_size} x {accelerators} accelerators"
+    print(f"  {steps}: {size.by_steps} {samples}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
-import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -39,26 +36,27 @@ def doctor(
       feedrate doctor /mnt/ai
       feedrate doctor s3://bucket
     """
-    place = parse_place(folder)
-    findings = [
-        *_mpi(),
-        _package("torch loader", "torch", "pip install 'feedrate[torch]'; --loader direct works without"),
-        _package("plots", "altair", "pip install 'feedrate[report]'; the terminal table works without"),
-        *(_objects(place) if isinstance(place, ObjectURL) else _folder(place)),
-        *_machine(),
-        _tool("fio", "the storage's own limits need it: apt install fio, or dnf install fio"),
-        _tool("rados", "baseline rados needs it: apt install ceph-common"),
-        *_plugins(),
-    ]
+    findings = list(_findings(parse_place(folder)))
     if live.for_programs():
         live.answer({"findings": [asdict(finding) for finding in findings]})
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         mark = "ok     " if finding.good else ("MISSING" if finding.required else "note   ")
-        line = f"{mark}  {finding.what:{width}}  {finding.found}"
-        typer.echo(line if finding.good or not finding.advice else f"{line}: {finding.advice}")
+        advice = f": {finding.advice}" if finding.advice and not finding.good else ""
+        typer.echo(f"{mark}  {finding.what:{width}}  {finding.found}{advice}")
     if any(finding.required and not finding.good for finding in findings):
         raise typer.Exit(1)
+
+
+def _findings(place: Path | ObjectURL) -> Iterator[Finding]:
+    yield from _mpi()
+    yield _package("torch loader", "torch", "pip install 'feedrate[torch]'; --loader direct works without")
+    yield _package("plots", "altair", "pip install 'feedrate[report]'; the terminal table works without")
+    yield from _objects(place) if isinstance(place, ObjectURL) else _folder(place)
+    yield from _machine()
+    yield _tool("fio", "the storage's own limits need it: apt install fio, or dnf install fio")
+    yield _tool("rados", "baseline rados needs it: apt install ceph-common")
+    yield from _plugins()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +70,6 @@ class Finding:
     """Advice for when `good` is False."""
     required: bool = False
     """True when no run works without it."""
-
-
-def _refused(what: str, error: FeedrateError) -> Finding:
-    return Finding(what, False, error.what, error.hint, required=True)
 
 
 def _mpi() -> Iterator[Finding]:
@@ -118,40 +112,6 @@ def _folder(folder: Path) -> Iterator[Finding]:
     yield Finding("O_DIRECT", direct, found, "cold reads use posix_fadvise instead, at a higher cost in CPU")
     advice = "install feedrate where a C compiler is: small files are read faster"
     yield Finding("reads", has_module(), engines(), advice)
-    for what, place in (("others", folder), ("others at OUT", Path())):
-        if place is folder or not folder.samefile(place):
-            try:
-                who = who_else_writes(place.resolve())
-            except OSError as error:
-                who = f"cannot see the rights of {place} ({error.strerror})"
-            advice = "they can change samples and results: chmod go-w, or use a folder of your own"
-            yield Finding(what, not who, who or f"only you can write to {place}", advice)
-
-
-def who_else_writes(folder: Path) -> str:
-    """Say who else may write to `folder`, to an entry of it, or to a folder above it. Raises OSError.
-
-    Empty if none may. Root does not count; files in sub-folders are not looked at.
-    """
-    inside = [Path(entry.path) for entry in islice(os.scandir(folder), _ENTRIES)]
-    for path in (folder, *folder.parents, *inside):
-        info = path.lstat()
-        # In a sticky folder users may rename only what is theirs.
-        sticky = info.st_mode & stat.S_ISVTX and path in folder.parents
-        if stat.S_ISLNK(info.st_mode) or sticky:
-            continue
-        mode = f"{path} (mode {stat.S_IMODE(info.st_mode):o})"
-        if info.st_mode & stat.S_IWOTH:
-            return f"every user may write to {mode}"
-        if info.st_mode & stat.S_IWGRP and info.st_gid not in (0, os.getegid()):
-            return f"the group {info.st_gid} may write to {mode}"
-        if info.st_uid not in (0, os.geteuid()):
-            return f"user {info.st_uid} owns {mode}"
-    return ""
-
-
-_ENTRIES = 10_000
-"""Largest number of entries of a folder to look at."""
 
 
 def _objects(place: ObjectURL) -> Iterator[Finding]:
@@ -160,7 +120,7 @@ def _objects(place: ObjectURL) -> Iterator[Finding]:
         some = next(iter(open_store(place).entries()), None)
         yield Finding("storage", True, f"{place} answers, {'with' if some else 'no'} objects")
     except FeedrateError as error:
-        yield _refused("storage", error)
+        yield Finding("storage", False, error.what, error.hint, required=True)
 
 
 def _machine() -> Iterator[Finding]:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from emulator import __version__, live
-from emulator.cli.defaults import with_defaults
+from emulator.cli.resume import with_resumed
 from emulator.errors import EXIT_STATUS, FeedrateError, SpecError, storage_error, unexpected
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.supervise import interruptible
@@ -255,7 +255,8 @@ def command() -> int:
                 return 0
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
     try:
-        sys.argv[1:] = with_defaults(sys.argv[1:], verb_command)
+        if sys.argv[1:2] == ["sweep"]:
+            sys.argv[1:] = with_resumed(sys.argv[1:], verb_command("sweep"))
         return app(prog_name="feedrate", standalone_mode=False) or 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

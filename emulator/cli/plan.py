@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from emulator.dataset.manifest import Manifest
 from emulator.errors import LaunchError
 from emulator.loader import buffer_bytes
 from emulator.record.machine import describe_mount, free_memory_bytes, memory_bytes
-from emulator.registry import LOADERS
 from emulator.report.view import shape_of
 from emulator.run.environment import describe_run
 from emulator.run.job import TrainingJob
@@ -25,17 +24,8 @@ from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import first_result, require_rules
 from emulator.units import counted, show_bytes, show_rate, show_seconds
 
-TORCH_BYTES = 350e6
-"""Resident bytes of a rank with PyTorch imported, before it reads anything (measured, torch 2.13 CPU)."""
-
-WORKER_BYTES = 60e6
-"""Private bytes of a DataLoader worker before it reads anything (measured)."""
-
 OWN_BYTES = 20e6
 """Private bytes of a rank before it reads anything (measured: 17 to 22 MB)."""
-
-DIRECT_BYTES = 60e6
-"""Resident bytes of a rank with the direct loader, before it reads anything."""
 
 
 def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: int) -> None:
@@ -71,9 +61,13 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
             }
         )
         return
-    for line in _plan_lines(job, manifest, pace.sample_bytes, runs, schedule, seconds):
+    for line in _plan_lines(job, manifest, pace.sample_bytes, runs):
         typer.echo(line)
-    typer.echo(f"command:        {command}")
+    read = show_bytes(sum(run.bytes for run in runs))
+    typer.echo(f"\nexpected: about {len(runs)} runs, {read}, {show_seconds(seconds)} if the storage keeps up")
+    if schedule.assumption:
+        typer.echo(f"counts and their number follow what is measured: {schedule.assumption}")
+    typer.echo(f"command: {command}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,42 +92,19 @@ def _runs(job: TrainingJob, pace: Pace, schedule: Schedule) -> list[PlannedRun]:
 
 
 def _plan_lines(
-    job: TrainingJob,
-    manifest: Manifest,
-    mean: float,
-    runs: Sequence[PlannedRun],
-    schedule: Schedule,
-    seconds: float,
-) -> list[str]:
-    """Return the plan for people. `mean` are the bytes of a sample, `seconds` those expected in all."""
-    workload = job.workload
-    memory = DIRECT_BYTES + buffer_bytes(job.loader, job.workload.loader, mean)
-    if LOADERS.load(job.loader).tensors:
-        memory += TORCH_BYTES - DIRECT_BYTES
-        memory += WORKER_BYTES * workload.loader.workers
-    storage = job.storage
-    lines = [
-        f"workload:       {workload.name}: {workload.title}",
-        f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",
-        f"storage:        {shape_of(asdict(storage)) if storage.emulated else f'as it is, {storage.cache}'}",
-        f"loader:         {job.loader}; one rank asks {show_rate(workload.ideal_samples_per_second * mean)}",
-        f"memory a rank:  about {show_bytes(memory)}",
-        "",
-        "ranks  steps  bytes read  seconds at least",
-    ]
-    lines += [
-        f"{run.ranks:5d}  {run.steps:5d}  {show_bytes(run.bytes):>10}  {show_seconds(run.seconds):>16}"
-        for run in runs
-    ]
-    read = show_bytes(sum(run.bytes for run in runs))
-    if not schedule.assumption:
-        return [*lines, "", f"expected time:  about {show_seconds(seconds)} if the storage keeps up"]
-    return [
-        *lines,
-        "",
-        f"expected:       about {len(runs)} runs, {read}, {show_seconds(seconds)} if the storage keeps up",
-        f"                counts and their number follow what is measured: {schedule.assumption}",
-    ]
+    job: TrainingJob, manifest: Manifest, mean: float, runs: Sequence[PlannedRun]
+) -> Iterator[str]:
+    """Yield the plan for people. `mean` are the bytes of a sample."""
+    workload, storage = job.workload, job.storage
+    yield f"workload: {workload.name}: {workload.title}"
+    yield f"dataset:  {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}"
+    yield f"storage:  {shape_of(asdict(storage)) if storage.emulated else f'as it is, {storage.cache}'}"
+    yield f"loader:   {job.loader}; one rank asks {show_rate(workload.ideal_samples_per_second * mean)}"
+    yield ""
+    yield "ranks  steps  bytes read  seconds at least"
+    for run in runs:
+        read, seconds = show_bytes(run.bytes), show_seconds(run.seconds)
+        yield f"{run.ranks:5d}  {run.steps:5d}  {read:>10}  {seconds:>16}"
 
 
 def require_memory(job: TrainingJob, manifest: Manifest, ranks: int) -> None:

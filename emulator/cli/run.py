@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,13 +34,12 @@ from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.job import TrainingJob, mismatch
 from emulator.run.preflight import Rules
-from emulator.run.selftest import self_test as measure_overhead
 from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.leader import Leader, require_samples
 from emulator.sweep.noise import noise_named
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import FixedCounts, Schedule, parse_counts, require_ranks
-from emulator.units import parse_seconds, show_bytes, show_seconds
+from emulator.units import parse_seconds
 
 DEFAULT_RANKS = 16
 """Largest count of a sweep that was started without -n on one machine."""
@@ -184,9 +183,6 @@ def run(
     loops: Annotated[
         int, typer.Option(min=1, metavar="N", help="Run it N times, as sets of MLPerf Storage: 6.")
     ] = 1,
-    self_test: Annotated[
-        bool, typer.Option("--self-test", help="Measure only what the emulator costs.")
-    ] = False,
 ) -> None:
     """Emulate training with one rank per accelerator, once.
 
@@ -195,11 +191,8 @@ def run(
       feedrate run /mnt/ai/kits19 -w unet3d-a100 -n 4
       feedrate run /mnt/ai/kits19 -w unet3d-a100 -n 16 --loader direct --require 16
     """
-    spec = training.spec(gate)
-    if self_test:
-        _self_test(spec, training.loader)
-        return
-    training.start(training.job("run", spec), lambda size: FixedCounts((size,) * loops), gate, usual=1)
+    job = training.job("run", training.spec(gate))
+    training.start(job, lambda size: FixedCounts((size,) * loops), gate, usual=1)
 
 
 def sweep(
@@ -291,16 +284,3 @@ def _say_what_is_kept(job: TrainingJob) -> None:
         if job.kind == "sweep":
             hint += "; " + shlex.join(["feedrate", "sweep", "--resume", str(job.out)]) + " goes on"
         print(f"feedrate: kept what was measured until then: {hint}", file=sys.stderr)
-
-
-def _self_test(workload: Workload, loader: str) -> None:
-    cost = measure_overhead(loader, workload)
-    if live.for_programs():
-        live.answer({"loader": loader, "workload": workload.name, **asdict(cost)})
-        return
-    typer.echo(f"loader {loader}, {workload.loader.workers} workers, one rank, files in RAM, no compute")
-    typer.echo(f"loop of a step      {show_seconds(cost.step_seconds)}, without reading")
-    typer.echo(f"CPU                 {cost.cpu_seconds_per_gb:.3f} s per GB, reading")
-    typer.echo(
-        f"at most             {cost.samples_per_second:.0f} samples/s of {show_bytes(cost.sample_bytes)}"
-    )

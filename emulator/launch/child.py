@@ -15,10 +15,12 @@ from types import FrameType
 from typing import Any
 
 from emulator import live
-from emulator.errors import StorageError
+from emulator.errors import FeedrateError, StorageError
 from emulator.launch.process import die_with_parent
 from emulator.units import show_seconds
 
+ERROR = "feedrate: error: "
+"""Begins the line on stderr that says why a command failed."""
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
 """Seconds to wait for a killed process: one that is blocked in a hung mount does not end."""
@@ -99,24 +101,33 @@ class ChildProcess(subprocess.Popen[str]):
                     pipe.close()
 
 
-def feedrate(*words: str) -> int:
-    """Run the command `feedrate WORDS` in a process of its own; return its exit status.
+def feedrate(*words: str) -> None:
+    """Run the command `feedrate WORDS` in a process of its own; raise the FeedrateError that it ended with.
 
-    For callers that may have threads, which a fork would lack.
+    For callers that may have threads, which a fork would lack. What it says on stderr is passed on.
     """
+    reason = ""
     with ChildProcess(
         f"feedrate {words[0]}",
         [sys.executable, "-m", "emulator", *words],
         on_death=signal.SIGTERM,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=None,
     ) as process:
         try:
-            return process.wait()
+            for line in process.stderr or ():
+                if line.startswith(ERROR):
+                    reason = line.removeprefix(ERROR).strip()
+                else:
+                    sys.stderr.write(line)
+            status = process.wait()
         except BaseException:  # Ctrl-C
             process.terminate()
             raise
+    if status:
+        kinds = {error.exit_code: error for error in FeedrateError.__subclasses__()}
+        ended = f"feedrate {words[0]} ended with status {status}"
+        raise kinds.get(status, FeedrateError)(reason or ended)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from command import feedrate
 
 import emulator
-from emulator.errors import RankError, SpecError
+from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.baseline.report import maxima, neighbours, summed
 from emulator.record.out import read_result
 
@@ -106,15 +106,15 @@ def test_two_clients_have_folders_of_their_own_and_add_up(tmp_path):
 @with_fio
 def test_python_measures_as_the_command_does(tmp_path):
     made = emulator.baseline(
-        tmp_path, out=tmp_path / "out", suite="sequential", quick=True, depths=(2,), jobs=1, file_bytes=2**22,
-        seconds=0.1,
+        tmp_path, out=tmp_path / "out", suite="sequential", quick=True, depths="2", jobs=1, size="4MiB",
+        runtime="100ms",
     )  # fmt: skip
     assert (made.run.kind, len(made.run.baseline)) == ("baseline", 4)
     assert "fio reads up to" in made.answer.sentence
     with pytest.raises(SpecError, match="is not empty"):
         emulator.baseline(tmp_path, out=tmp_path / "out", quick=True)
-    with pytest.raises(RankError):
-        emulator.baseline(tmp_path, out=tmp_path / "out2", file_bytes=4096, quick=True, seconds=0.1)
+    with pytest.raises(FeedrateError, match="fio"):
+        emulator.baseline(tmp_path, out=tmp_path / "out2", size="4096B", quick=True, runtime="100ms")
 
 
 def test_without_fio_there_is_one_clear_line(tmp_path):

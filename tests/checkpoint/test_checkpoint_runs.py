@@ -75,7 +75,7 @@ def test_checkpoints_beside_noise_say_so(tmp_path):
 
 
 def test_python_runs_as_the_command_does(tmp_path):
-    options = {"scale": "1/20000", "settings": ["io.workers=1"], "writes": 1, "reads": 1, "pause": "0s"}
+    options = {"scale": "1/20000", "set": ["io.workers=1"], "writes": 1, "reads": 1, "pause": "0s"}
     made = emulator.checkpoint(tmp_path, out=tmp_path / "out", ranks=2, label="mine", **options)
     assert made.run.label == "mine"
     assert [one.direction for one in made.run.checkpoints] == ["write", "read"]

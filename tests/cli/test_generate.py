@@ -193,11 +193,10 @@ def test_a_flipped_bit_is_found_anywhere(tmp_path, form):
 
 def test_datasize_follows_mlperfs_rule():
     words = ("datasize", "--workload", "unet3d-a100", "--accelerators", 64, "--hosts", 8)
-    found = json.loads(feedrate(*words, "--host-memory", "256GiB", "--rate", "2GB/s", "--json").out)
+    found = json.loads(feedrate(*words, "--host-memory", "256GiB", "--json").out)
     assert found["by_steps"] == 500 * 7 * 64 == found["files"]
     assert found["by_memory"] == -(-8 * 256 * 2**30 * 5 // 146_600_628)
     assert found["bytes"] == found["files"] * 146_600_628
-    assert found["seconds"] == pytest.approx(found["bytes"] / 2e9)
     found = json.loads(feedrate(*words[:-1], 400, "--host-memory", "2TiB", "--json").out)
     assert found["files"] == found["by_memory"] > found["by_steps"]
     assert "5 x" in feedrate(*words, "--host-memory", "256GiB").out

@@ -183,7 +183,7 @@ def test_what_no_check_foresaw_is_a_bug_and_says_so(tmp_path, monkeypatch, capsy
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("sys.argv", ["feedrate", "report", str(tmp_path)])
-    monkeypatch.setattr("emulator.cli.main.with_defaults", lambda *_: {}["missing"])
+    monkeypatch.setattr("emulator.cli.main.app", lambda **_: {}["missing"])
     streams = sys.stdout, sys.stderr
     try:
         assert command() == 1

@@ -12,7 +12,6 @@ import pytest
 from command import Done
 from faults.harness import run
 
-from emulator.cli.doctor import who_else_writes
 from emulator.config.recipe import load_recipe
 from emulator.dataset.journal import Journal
 from emulator.dataset.manifest import MANIFEST
@@ -374,15 +373,3 @@ def test_seeds_take_no_place_of_others(tmp_path: Path) -> None:
     (place / "0000_y.npy").unlink()
     assert prepare_seeds(tmp_path / "cache", None, spec) == made
     assert victim.read_bytes() == b"somebody's" and not (place / "0000_x.npy").is_symlink()
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o757, 0o700])
-def test_doctor_says_who_else_may_write(tmp_path: Path, mode: int) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    data.chmod(mode)
-    who = who_else_writes(data)
-    assert ("every user" in who) == (mode != 0o700), who
-    data.chmod(0o700)
-    put(data / "sample").chmod(0o666)
-    assert str(data / "sample") in who_else_writes(data)

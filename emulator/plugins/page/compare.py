@@ -366,7 +366,7 @@ def _knees(compared: Sequence[Compared]) -> Iterator[Place]:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 28 else f"{name[:14]}…{name[-13:]}"
+    return name if len(name) <= 20 else f"{name[:10]}…{name[-9:]}"
 
 
 def _qualified(compared: Sequence[Compared]) -> str:
