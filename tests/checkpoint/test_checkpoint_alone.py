@@ -130,14 +130,26 @@ def test_object_stores_are_refused_in_one_line(tmp_path):
             Choices().job(Path(place_name), tmp_path)
 
 
-def test_leftovers_are_swept_up_and_said(job):
+def test_leftovers_are_swept_up_and_said(job, capsys):
     run(replace(job, keep=True))
     place.begin(job.root, 9, "x")
-    lines = sweep_up(job)
-    assert lines[0] == "removed checkpoint-000009.x.part, which a run that died had left"
-    assert lines[1].startswith("1 complete checkpoint is in")
+    sweep_up(job)
+    assert "removed checkpoint-000009.x.part" in capsys.readouterr().err
     with place.locked(job.root):
-        assert "another run" in sweep_up(job)[0]
+        sweep_up(job)
+    assert "another run" in capsys.readouterr().err
+    assert place.complete(job.root) == [0]
+
+
+def test_a_folder_with_anything_else_in_it_stays(job):
+    part = job.root / "checkpoint-000003.x.part"
+    part.mkdir(parents=True)
+    (part / "thesis.pdf").write_text("mine")
+    foreign = place.begin(job.root, 4, "x")
+    (foreign / "notes.txt").write_text("mine")
+    (place.begin(job.root, 5, "x") / "0-model").write_bytes(b"feedrate's")
+    assert place.clean(job.root) == ["checkpoint-000005.x.part"]
+    assert (part / "thesis.pdf").exists() and (foreign / "notes.txt").exists()
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,9 @@ def marker(files: tuple[tuple[WrittenFile, ...], ...] = ()) -> place.Marker:
 
 def test_a_checkpoint_is_complete_only_after_the_commit(tmp_path):
     part = place.begin(tmp_path, 7, "run")
-    (part / "shard").write_bytes(b"x")
+    (part / "0-model").write_bytes(b"x")
     assert place.complete(tmp_path) == [] and place.unfinished(tmp_path) == [part]
-    said = marker(((WrittenFile(name="shard", size=1, crc=2),),))
+    said = marker(((WrittenFile(name="0-model", size=1, crc=2),),))
     place.commit(part, 7, said)
     (tmp_path / place.folder_name(8)).mkdir()
     assert place.complete(tmp_path) == [7], "a folder without a marker is not complete"

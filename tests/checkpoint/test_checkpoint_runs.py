@@ -138,9 +138,6 @@ def rounds(begin, root: Path, count: int, luck: random.Random) -> None:
         assert len(found) >= known, "a kill never takes a complete checkpoint"
         if not everything:  # the command survived and swept up
             assert place.unfinished(root) == []
-            assert re.search(
-                r"removed checkpoint-\S+, which a run that died had left|complete", process.stderr.read()
-            )
         for number in found[:-2]:
             place.remove(root / place.folder_name(number))
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from emulator import live
-from emulator.errors import DatasetError, SpecError
+from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import sync_folder
-from emulator.launch.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
+from emulator.launch.comm import STEP_POLL, Comm, agreed, entered, guarded
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
@@ -65,8 +65,16 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResul
             ShardIO(io.workers, io.block_bytes) as shard_io,
         ):
             session = _Session(job, world, hosts, shard_io, direct, record)
-            with live.telling(session.now) if first else nullcontext():
-                session.run()
+            try:
+                with live.telling(session.now) if first else nullcontext():
+                    session.run()
+            except BaseException:
+                if first:
+                    with suppress(StorageError):  # the storage has failed; the next run tries again
+                        place.clean(job.root)
+                raise
+            if first:
+                place.clean(job.root)  # what is not to be kept
             return record.complete() if record else None
 
 
@@ -123,24 +131,17 @@ class _Session:
         self._seed: int = self.world.bcast(secrets.randbits(62))
         known: list[int] = self.world.bcast(self._on_first(lambda: place.complete(job.root)))
         first = known[-1] + 1 if known else 0
-        try:
-            for number in range(first, first + io.writes):
-                if number > first:
-                    time.sleep(io.pause)
-                self._write(number)
-            readable = self.written or known
-            for turn in range(io.reads):
-                if turn or self.written:
-                    time.sleep(io.pause)
-                if not readable:
-                    raise SpecError(
-                        f"there is no checkpoint in {job.root}", "write some with --writes and --keep"
-                    )
-                self._read(readable[turn % len(readable)])
-        finally:
-            if not job.keep and self.record:
-                for number in self.written:
-                    place.remove(job.root / place.folder_name(number))
+        for number in range(first, first + io.writes):
+            if number > first:
+                time.sleep(io.pause)
+            self._write(number)
+        readable = self.written or known
+        if io.reads and not readable:
+            raise SpecError(f"there is no checkpoint in {job.root}", "write some with --writes and --keep")
+        for turn in range(io.reads):
+            if turn or self.written:
+                time.sleep(io.pause)
+            self._read(readable[turn % len(readable)])
 
     def _write(self, number: int) -> None:
         job, world = self.job, self.world
@@ -172,14 +173,9 @@ class _Session:
             place.commit(part, number, marker)
             return time.monotonic() - begin
 
-        try:
-            files, report, began = self._timed(write)
-            gathered: list[tuple[tuple[WrittenFile, ...], Report]] = world.gather((files, report))
-            seconds = self._on_first(commit)
-        except Quiet:  # all ranks have stopped: remove the incomplete checkpoint
-            if world.rank == 0:
-                place.remove(part)
-            raise
+        files, report, began = self._timed(write)
+        gathered: list[tuple[tuple[WrittenFile, ...], Report]] = world.gather((files, report))
+        seconds = self._on_first(commit)
         self.written.append(number)
         self._keep("write", number, began, [report for _, report in gathered], seconds or 0.0)
 

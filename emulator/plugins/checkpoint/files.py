@@ -99,13 +99,13 @@ def locked(root: Path) -> Iterator[None]:
     require_apart(root, "choose another folder")
     with storage_errors("cannot make the folder of checkpoints"):
         try:
-            held = Lock(root / _LOCK)
+            lock = Lock(root / _LOCK)
         except BlockingIOError as error:
             raise SpecError(
                 f"another run writes checkpoints in {root}: {error.strerror}",
                 "wait for it, or choose another folder",
             ) from None
-    with held:
+    with lock:
         try:
             yield
         finally:
@@ -114,8 +114,8 @@ def locked(root: Path) -> Iterator[None]:
 
 def complete(root: Path) -> list[int]:
     """Return the numbers of the complete checkpoints, ascending. Raises StorageError."""
-    found = [_COMPLETE.fullmatch(name) for name in _names(root) if (root / name / MARKER).is_file()]
-    return sorted(int(match[1]) for match in found if match)
+    matches = [_COMPLETE.fullmatch(name) for name in _names(root) if (root / name / MARKER).is_file()]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def unfinished(root: Path) -> list[Path]:
@@ -166,46 +166,31 @@ def read_marker(root: Path, number: int) -> Marker:
 def remove(path: Path) -> None:
     """Remove a checkpoint, complete or not. It is renamed first, so that it never looks complete.
 
-    It stays if it may not be feedrate's: if it has neither a marker nor a writer, or anything but regular
-    files, or files of other sizes. Raises StorageError.
+    It stays if anything in it may not be feedrate's. Raises StorageError.
     """
-    with storage_errors("cannot remove a checkpoint"):
-        try:
-            held = _own(path)
-            if held is None:
-                return
-            if not path.name.endswith(PART):
-                (path / _OWNER).write_bytes(Owner.me().line())  # in case this is interrupted
-                path = path.rename(path.with_name(f"{path.name}.removed{PART}"))
-                sync_folder(path.parent)
-            for name in held:
-                (path / name).unlink(missing_ok=True)
-            (path / _OWNER).unlink(missing_ok=True)
-            path.rmdir()
-        except FileNotFoundError:
+    with storage_errors("cannot remove a checkpoint"), suppress(FileNotFoundError):
+        if path.is_symlink() or not _only_ours(path):
             return
+        if not path.name.endswith(PART):
+            path = path.rename(path.with_name(f"{path.name}.removed{PART}"))
+            sync_folder(path.parent)
+        # What names its writer goes last: an interrupted removal is continued by the next run.
+        for file in sorted(path.iterdir(), key=lambda file: file.name in (MARKER, _OWNER)):
+            file.unlink(missing_ok=True)
+        path.rmdir()
 
 
-def _own(path: Path) -> list[str] | None:
-    """Return the files of a checkpoint's folder; None if some may not be feedrate's. Raises OSError."""
-    files = list(path.iterdir())
-    if path.is_symlink() or not all(is_plain(path, file) for file in files):
-        return None
-    names = {file.name for file in files} - {_OWNER}
-    if not names and not any(file.stat().st_size for file in files):
-        return []  # begun or almost removed, and then interrupted: it is empty
-    if (path / _OWNER).is_file() and Owner.named_in(path / _OWNER) is not None:
-        plain = {(written_by(name) or (name,))[0] for name in names}
-        return sorted(names) if all(_SHARD.fullmatch(name) for name in plain - {MARKER}) else None
-    try:
-        marker = build(Marker, read_json(path / MARKER))
-    except (SpecError, StorageError):
-        return None
-    sizes = {file.name: file.size for files in marker.files for file in files}
-    named = names <= {*sizes, MARKER} and all(
-        (path / name).stat().st_size == size for name, size in sizes.items() if name in names
-    )
-    return sorted(names) if named else None
+def _only_ours(path: Path) -> bool:
+    """Return True if a folder has nothing, or only plain files with feedrate's names and a writer's."""
+    names = set()
+    for file in path.iterdir():
+        if not is_plain(path, file):
+            return False
+        temporary = written_by(file.name)
+        names.add(temporary[0] if temporary else file.name)
+    if not names & {MARKER, _OWNER}:
+        return not names
+    return all(_SHARD.fullmatch(name) for name in names - {MARKER, _OWNER})
 
 
 def clean(root: Path) -> list[str]:

@@ -10,7 +10,7 @@ from emulator.record.result import Checkpoint, RunResult
 from emulator.report.charts import Axis, Dot, Figure, Series, colour
 from emulator.report.table import Cell, Column, Table, one_place, three_digits, two_digits
 from emulator.report.view import marks_line
-from emulator.units import show_bytes, show_rate, show_seconds
+from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 
 def _by_direction(result: RunResult) -> dict[str, list[Checkpoint]]:
@@ -32,18 +32,14 @@ def answer(result: RunResult) -> Answer:
         parts.append(f"{verb} {what} in {show_seconds(seconds)} ({show_rate(rate)})")
     if not parts:
         return Answer(question=question, sentence="No checkpoint was completed.")
-    first = result.checkpoints[0]
-    ranks = "1 rank" if first.ranks == 1 else f"{first.ranks:,} ranks"
-    compared = " Reads are compared by checksum." if result.loader == "checkpoint" else ""
-    sentence = f"{ranks} {' and '.join(parts)}.{compared}"
+    ranks = counted(result.checkpoints[0].ranks, "rank")
+    sentence = f"{ranks} {' and '.join(parts)}. Reads are compared by checksum."
     return Answer(question=question, sentence=sentence, number=number, unit="B/s")
 
 
 def setting(result: RunResult) -> str:
     """Return the place and settings of the checkpoints, in one line."""
     scale = str(result.workload.get("scale", "1"))
-    if result.storage.get("direct") is None:  # imported, without this information
-        return f"{result.loader} checkpoints" + (" · subset" if result.workload.get("subset") else "")
     parts = [
         str(result.dataset.get("path", "")),
         "O_DIRECT" if result.storage.get("direct") else "through the page cache",

@@ -14,10 +14,6 @@ from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
-from emulator.units import counted
-
-_SWEEP_SECONDS_OF_FAILED_STORAGE = 1.0
-"""Time limit for the removal of leftovers after the storage has failed, because it may hang."""
 
 
 def run_checkpoint(job: CheckpointJob, ranks: int | None = None, *, force: bool = False) -> RunResult | None:
@@ -37,22 +33,16 @@ def run_checkpoint(job: CheckpointJob, ranks: int | None = None, *, force: bool 
     if not status:
         return None if rank_hint() else read_result(job.out)
     if status != SpecError.exit_code:  # a refused run has left nothing
-        lines: list[str] = []
-        failed = status == StorageError.exit_code
-        seconds = _SWEEP_SECONDS_OF_FAILED_STORAGE if failed else storage_timeout(sys.argv[1:])
-        briefly(lambda: lines.extend(sweep_up(job)), seconds)
-        for line in lines:
-            print(f"feedrate: {line}", file=sys.stderr)
+        failed = status == StorageError.exit_code  # then it may hang
+        briefly(lambda: sweep_up(job), 1.0 if failed else storage_timeout(sys.argv[1:]))
     raise Quiet(status)
 
 
-def sweep_up(job: CheckpointJob) -> list[str]:
-    """Remove unfinished checkpoints of killed ranks, and return messages. Never raises."""
+def sweep_up(job: CheckpointJob) -> None:
+    """Remove what killed ranks have left, and say so on stderr. Never raises."""
     try:
         with place.locked(job.root):
-            gone = [f"removed {name}, which a run that died had left" for name in place.clean(job.root)]
-            kept = place.complete(job.root)
+            for name in place.clean(job.root):
+                print(f"feedrate: removed {name}, which a run that died had left", file=sys.stderr)
     except FeedrateError as error:
-        return [str(error)]
-    verb = "is" if len(kept) == 1 else "are"
-    return [*gone, *([f"{counted(len(kept), 'complete checkpoint')} {verb} in {job.root}"] if kept else [])]
+        print(f"feedrate: {error}", file=sys.stderr)
