@@ -12,9 +12,8 @@ from emulator import live
 from emulator.cli import options
 from emulator.config.reader import to_plain
 from emulator.plugins.mlperf.export import CHECK, export_results
-from emulator.plugins.mlperf.from_yaml import import_yaml
-from emulator.plugins.mlperf.results import Imports, import_folder, write_imports
-from emulator.plugins.mlperf.workload import Converted
+from emulator.plugins.mlperf.training import Imports, import_folder, write_imports
+from emulator.plugins.mlperf.workload import Converted, import_yaml
 from emulator.units import show_bytes, show_rate, show_seconds
 
 _CHECKED = ("version", "accelerators", "open", "closed")
@@ -25,21 +24,12 @@ def import_(
         Path, typer.Argument(metavar="PATH", help="YAML file of DLIO, or folder of MLPerf results.")
     ],
     out: Annotated[Path, typer.Option(help="The workload (.toml) or the folder of results to write.")],
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--override", metavar="KEY=VALUE", help="A Hydra override, as reader.batch_size=8. Repeatable."
-        ),
-    ] = None,
     recipe: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a recipe for the YAML's dataset.")
     ] = None,
     workload: Annotated[
         str, typer.Option("--workload", "-w", help="Workload of a result without a configuration.")
     ] = "",
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Import nothing if a file in the folder cannot be read.")
-    ] = False,
     label: options.Label = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
@@ -51,9 +41,9 @@ def import_(
       feedrate import mlperf-results --out imported
     """
     if not path.is_dir():
-        _show_workload(import_yaml(path, out, override or (), recipe, force=force), out, recipe)
+        _show_workload(import_yaml(path, out, recipe, force=force), out, recipe)
         return
-    imports = import_folder(path, workload, strict)  # reads every run before anything is written
+    imports = import_folder(path, workload)  # reads every run before anything is written
     _show_imports(imports, write_imports(imports, out, options.command_line(), force, label))
 
 

@@ -28,7 +28,7 @@ from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
 from emulator.live import finite
 from emulator.plugins.mlperf.bounded import read_json, read_yaml, yaml_text
-from emulator.plugins.mlperf.config import Config, parse_overrides, workload_table
+from emulator.plugins.mlperf.config import Config, workload_table
 
 Version = Literal["v1.0", "v2.0", "v3.0"]
 """Version whose formulas a run's figures follow."""
@@ -94,20 +94,21 @@ class RunFolder:
     @property
     def choice(self) -> str:
         """The chosen workload, such as unet3d-h100, by the first document that names it; or empty."""
-        texts = self.configs.get("overrides.yaml")
-        groups = [text for text in texts if isinstance(text, str)] if isinstance(texts, list) else []
+        overrides = self.configs.get("overrides.yaml")
+        for text in overrides if isinstance(overrides, list) else ():
+            if match := re.fullmatch(r"\+*workload=(\S+)", str(text)):
+                return _plain_name(match[1])
         args = as_table(self.metadata.get("args"))
-        model = self.metadata.get("model") or args.get("model") or ""
-        accelerator = self.metadata.get("accelerator") or args.get("accelerator_type") or ""
+        model = self.metadata.get("model") or args.get("model")
+        accelerator = self.metadata.get("accelerator") or args.get("accelerator_type")
+        if model and isinstance(model, str):
+            return _plain_name(f"{model}-{accelerator or ''}")
         folders = [part.replace("_", "-") for part in reversed(self.name.split("/")[:-1])]
-        known = names("workloads")
-        choices = (
-            parse_overrides([text for text in groups if "workload=" in text[:12]]).workload,
-            f"{model}-{accelerator}".rstrip("-") if isinstance(model, str) else "",
-            *(part for part in folders if part in known),
-        )
-        chosen = next(filter(None, choices), "")
-        return re.sub(r"[^A-Za-z0-9.]+", "-", chosen).strip("-").lower()[:80]
+        return next((part for part in folders if part in names("workloads")), "")
+
+
+def _plain_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-").lower()[:80]
 
 
 def as_table(value: Any) -> Mapping[str, Any]:
@@ -171,46 +172,50 @@ def read_run(folder: Path, name: str = "") -> RunFolder:
     with storage_errors("cannot list the folder"):
         files = sorted(path for path in folder.iterdir() if path.is_file())
     config = next((folder / name for name in _CONFIG_FOLDERS if (folder / name).is_dir()), None)
-    configs = [config / name for name in _CONFIG_FILES if (config / name).is_file()] if config else []
-    for path in (*files, *configs):
-        if not path.resolve().is_relative_to(folder.resolve()):  # its content would be copied into the result
-            raise SpecError(f"{path} is a link out of the folder", "import reads only files in the folder")
-    unread: dict[str, list[str]] = {}
-
-    def read(path: Path) -> Any:
-        """Return the value in a file, None if it cannot be read."""
-        try:
-            return read_yaml(path) if path.suffix == ".yaml" else _object(path)
-        except SpecError as error:
-            why = str(error).removeprefix(f"{path}: ")
-            if path.stat().st_size < 64:
-                why = "a placeholder of a few bytes"
-            unread.setdefault(why, []).append(path.name)
-            return None
-
+    if config is not None:
+        files += [config / name for name in _CONFIG_FILES if (config / name).is_file()]
+    documents, unread = _read_all(folder, files)
     metadata: dict[str, Any] = {}
-    separation: Mapping[str, Any] = {}
     epochs: dict[str, Mapping[str, Any]] = {}
-    for path in files:
-        if path.name == _SEPARATION:
-            separation = as_table(read(path))
-        elif _METADATA.fullmatch(path.name):
-            metadata |= as_table(read(path))
+    for path, value in documents.items():
+        if _METADATA.fullmatch(path.name):
+            metadata |= as_table(value)
         elif match := _STATS.fullmatch(path.name):
-            table = as_table(read(path))
-            epochs[match[1] or ""] = {key: as_table(epoch) for key, epoch in table.items()}
-    configured = {path.name: read(path) for path in configs}
-    same = separation.get("same_filesystem")
+            epochs[match[1] or ""] = {key: as_table(epoch) for key, epoch in as_table(value).items()}
+    same = as_table(documents.get(folder / _SEPARATION)).get("same_filesystem")
+    newer = any(epochs) or (config is not None and config.name == CONFIG_FOLDER)
     return RunFolder(
         name=name or folder.name,
         summary=_object(folder / SUMMARY),
         epochs=epochs,
-        configs={name: value for name, value in configured.items() if value is not None},
+        configs={path.name: value for path, value in documents.items() if path.parent == config},
         metadata=metadata,
         same_filesystem=same if isinstance(same, bool) else None,
-        version=_version(metadata, any(epochs) or (config is not None and config.name == CONFIG_FOLDER)),
-        unread=tuple(_sentence(why, names) for why, names in unread.items()),
+        version=_version(metadata, newer),
+        unread=unread,
     )
+
+
+def _read_all(folder: Path, files: Sequence[Path]) -> tuple[dict[Path, Any], tuple[str, ...]]:
+    """Return the values in the documents of a run, and a sentence for each reason why some have none.
+
+    Raises SpecError for a link out of the folder, whose content would be copied into the result.
+    """
+    values: dict[Path, Any] = {}
+    reasons: dict[str, list[str]] = {}
+    for path in files:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise SpecError(f"{path} is a link out of the folder", "import reads only files in the folder")
+        known = path.suffix == ".yaml" or path.name == _SEPARATION or _DOCUMENT.fullmatch(path.name)
+        if not known or path.name == SUMMARY:
+            continue
+        try:
+            values[path] = read_yaml(path) if path.suffix == ".yaml" else _object(path)
+        except SpecError as error:
+            small = path.stat().st_size < 64
+            why = "a placeholder of a few bytes" if small else str(error).removeprefix(f"{path}: ")
+            reasons.setdefault(why, []).append(path.name)
+    return values, tuple(_sentence(why, names) for why, names in reasons.items())
 
 
 def _version(metadata: Mapping[str, Any], newer: bool) -> Version | None:

@@ -1,4 +1,4 @@
-"""Convert a configuration of DLIO to a workload and a recipe, and list the keys that were left out.
+"""Import a YAML file of DLIO as TOML: a training as a workload, a generated dataset as a recipe.
 
 The tables of keys are from the workload files of MLPerf Storage v1.0 to v3.0 and of DLIO 1.0 to 2.0. A key in
 neither table is listed as unknown.
@@ -23,8 +23,10 @@ from emulator.config.workload import SampleSpec, Workload, load_workload
 from emulator.dataset.formats import format_named
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.config import Config
+from emulator.files import refuse_existing
+from emulator.plugins.mlperf.config import Config, read_config
 from emulator.plugins.mlperf.published import within
+from emulator.record.out import write_output
 from emulator.registry import FORMATS
 from emulator.units import BLOCK_BYTES
 
@@ -218,7 +220,7 @@ def _samples_per_file(config: Config, form: str) -> int:
     samples = config.whole("dataset.num_samples_per_file", 1)
     if samples > 1 and form in FORMATS and not format_named(form).many:
         what = f"{config.name}: {samples} samples a file, but feedrate's {form} files hold one"
-        raise SpecError(what, "add --override dataset.num_samples_per_file=1, with as many files as samples")
+        raise SpecError(what, "set it to 1 in the file, with as many files as samples")
     return samples
 
 
@@ -348,8 +350,6 @@ def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
     transfer, block = config.whole("reader.transfer_size"), workload.loader.block_bytes
     if transfer and transfer != block:
         yield LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {block} is used")
-    for text in config.others:
-        yield LeftOut(text.partition("=")[0], text, "an override of Hydra, not of the workload")
 
 
 def workload_text(converted: Converted, origin: str) -> str:
@@ -432,3 +432,42 @@ def _crop(sample: SampleSpec) -> tuple[int, ...]:
 def comment(line: str) -> str:
     """Return `line` as a TOML comment, without control characters, which TOML forbids."""
     return "# " + "".join(letter if letter.isprintable() else " " for letter in line) + "\n"
+
+
+# ---- The command.
+
+
+def import_yaml(path: Path, out: Path, recipe: Path | None = None, *, force: bool = False) -> Converted:
+    """Write the workload in the YAML file `path` to `out`, or its recipe if it only generates a dataset.
+
+    `recipe` is a file for the recipe beside a workload. Nothing is written unless everything is valid.
+    Raises SpecError, StorageError.
+    """
+    if out.suffix != ".toml":
+        raise SpecError(f"--out {out} does not end in .toml", "a workload is a TOML file")
+    for file in (out, recipe):
+        if file is not None and file.is_dir():
+            raise SpecError(f"{file} is a folder", "give a file to write")
+        if file is not None:
+            refuse_existing(file, force)
+    config = read_config(path)
+    if config.purpose == "checkpoints":
+        raise SpecError(f"{path}: describes checkpoints", "feedrate checkpoint --models lists the models")
+    if config.purpose == "nothing":
+        said = config.at("workflow.train") is False
+        why = "its workflow says so" if said else "no section dataset or train"
+        raise SpecError(f"{path}: does not train ({why})", "import the file of the training itself")
+    converted = convert(config, out.stem)
+    form = converted.workload.sample.format
+    if form not in FORMATS:
+        raise SpecError(f"{path}: feedrate does not read the format {form}", f"it reads {FORMATS}")
+    if config.purpose == "generation":
+        if recipe is not None:
+            raise SpecError(f"{path}: generates a dataset, and --out is its recipe", "leave out --recipe")
+        write_output(out, recipe_text(converted, path.name))
+        return converted
+    recipe_toml = recipe_text(converted, path.name) if recipe else ""
+    write_output(out, workload_text(converted, path.name))
+    if recipe is not None:
+        write_output(recipe, recipe_toml)
+    return converted
