@@ -1,10 +1,10 @@
 """Counts the emulated accelerators that this machine holds when storage costs nothing but a copy.
 
-    python benchmarks/accelerators.py FOLDER [--direct 140,180] [--torch 8,16] [--pytorch 8,16] [--out FILE]
+    python benchmarks/accelerators.py FOLDER [--direct 140,180] [--torch 8,16] [--out FILE]
 
 One NVIDIA A100 at 1/16 of the sample size: 7 samples of 9.2 MB (image and label) every 0.636 s, 101 MB/s,
 warm in the page cache. Each count is `feedrate run` as a user starts it: mpirun, a barrier after each step,
-every byte of every file read. AU of a plain PyTorch training (--pytorch; plain_training.py) stands beside.
+every byte of every file read.
 
     AU          as `feedrate report` shows it
     plain       GB/s of a loop over os.preadv and nothing else, a thread a core, just before and just after:
@@ -29,16 +29,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from against_pytorch import Case, trained
 from processes import Files, feedrate, machine, peak_pss, publish, table_line
 
 import emulator
 from emulator.dataset.manifest import read_manifest
 from emulator.record.out import read_result
 
-SCALE, BATCH, STEP_SECONDS = 16, 7, 0.636
+SCALE, BATCH = 16, 7
 LOADERS = ("direct", "torch")
-WORKERS, EDGE = 4, 48  # of 128 voxels at 1/16 of the volume 51 would be left
+EDGE = 48  # of 128 voxels at 1/16 of the volume 51 would be left
 RECIPE = f"""name = "kits19-16th"
 title = "KiTS19's sizes / {SCALE}"
 format = "npz"
@@ -58,7 +57,7 @@ aspect_sigma = 0.31
 
 def main() -> None:
     options = _options()
-    counts = {kind: _counts(getattr(options, kind)) for kind in ("pytorch", *LOADERS)}
+    counts = {kind: _counts(getattr(options, kind)) for kind in LOADERS}
     files = _files(options.folder, BATCH * max((n for some in counts.values() for n in some), default=32))
     files.warm()
     head = (
@@ -76,11 +75,7 @@ def _table(options: argparse.Namespace, files: Files, counts: Mapping[str, Seque
     for _ in range(options.repeats):
         for kind, some in counts.items():
             for ranks in some:
-                if kind == "pytorch":
-                    au = _trained(options, files, ranks)
-                    yield f"| plain PyTorch | {ranks} | {100 * au:.1f} % |" + " |" * 5
-                else:
-                    yield _run(options, files, kind, ranks)
+                yield _run(options, files, kind, ranks)
 
 
 def _options() -> argparse.Namespace:
@@ -88,7 +83,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--direct", default="64,96,112,128", help="counts of the direct loader, or none")
     parser.add_argument("--torch", default="none", help="counts of the torch loader, or none")
-    parser.add_argument("--pytorch", default="none", help="counts of plain PyTorch trainings, or none")
     parser.add_argument("--steps", type=int, default=30, help="steps of a rank")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
@@ -137,7 +131,7 @@ def _run(options: argparse.Namespace, files: Files, kind: str, ranks: int) -> st
             *("run", options.folder, "--workload", "unet3d-a100", "--mismatched-dataset"),
             *("-n", ranks, "--loader", kind, "--cache", "warm", "--steps", options.steps, "--out", out),
             # Of a dataset this small an epoch is a step or two: accelerators would wait at each border.
-            *("--set", f"loader.crop={[EDGE] * 3}", "--set", "access.refill=never"),
+            *("--set", f"loader.crop={[EDGE] * 3}", "--set", "loader.refill=never"),
         )
         plain = [_plain(files)]
         begin = time.monotonic()
@@ -151,17 +145,6 @@ def _run(options: argparse.Namespace, files: Files, kind: str, ranks: int) -> st
         ", ".join(f"{rate:.1f}" for rate in plain), f"{spent / point.bytes * 1e9:.3f}",
         f"{seconds - point.seconds:.1f}", f"{peak / ranks / 1e6:.0f}",
     )  # fmt: skip
-
-
-def _trained(options: argparse.Namespace, files: Files, ranks: int) -> float:
-    """AU of a plain PyTorch training of as many ranks, in an epoch that is as long as the run."""
-    case = Case(
-        name="", ranks=ranks, steps=options.steps, step_seconds=STEP_SECONDS, files=len(files.paths),
-        batch=BATCH, workers=WORKERS, edge=EDGE,
-        times=-(-ranks * BATCH * options.steps // len(files.paths)),
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as name:
-        return trained(case, Path(name), list(files.paths)).steady / 100
 
 
 def _environment() -> dict[str, str]:

@@ -1,33 +1,27 @@
 """feedrate beside a plain PyTorch training on the same files: AU of both.
 
-    python benchmarks/against_pytorch.py FOLDER [--dlio PYTHON] [--only REGEX] [--out FILE]
+    python benchmarks/against_pytorch.py FOLDER [--only REGEX] [--out FILE]
 
 FOLDER gets a dataset and the results; a folder in memory is best, since what is asked is how far the two
-programs agree. `benchmarks/plain_training.py` is the training; `benchmarks/slow_storage.c` is the storage
-where it has limits or faults: below both programs, by LD_PRELOAD, so that neither is spared. The default
-loader is used. Cases called `cold` are for a FOLDER on the storage in question: make test-latency has them on
+programs agree. `benchmarks/plain_training.py` is the training; feedrate runs with its default loader. Cases called `cold` are for a FOLDER on the storage in question: make test-latency has them on
 devices of known latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in
 parentheses. AU is nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf
-Storage defines it, and over all steps. With --dlio PYTHON (DLIO 2.0: `make test-dlio`), DLIO's own AU stands
-beside the cases with npz files.
+Storage defines it, and over all steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
-from dlio import run_dlio
 from processes import evict, feedrate, machine, publish, table_line
 
 from emulator.analysis.throughput import durations
@@ -35,7 +29,7 @@ from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 HERE = Path(__file__).parent
-FILES, BATCH, WORKERS = 1024, 4, 2
+FILES, BATCH, WORKERS, EDGE = 1024, 4, 2, 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +40,6 @@ class Case:
     ranks: int
     steps: int
     step_seconds: float = 0.05
-    files: int = FILES
-    storage: str = ""
-    """Words for slow_storage.c; empty: the page cache as it is."""
-    persistent: bool = False
-    """Workers stay over the borders of epochs."""
-    batch: int = BATCH
-    workers: int = WORKERS
-    edge: int = 32
-    """Voxels of a crop, each way; feedrate's is the workload's."""
-    times: int = 1
-    """Times that an epoch of the training has each file."""
     form: str = "npz"
     """Format of the files."""
     cold: bool = False
@@ -65,14 +48,6 @@ class Case:
 
 CASES = (
     *(Case(name=f"warm, {ranks} rank{'s' * (ranks > 1)}", ranks=ranks, steps=60) for ranks in (1, 4, 8, 16)),
-    Case(name="epochs of 6 steps, 100 MB/s", ranks=4, steps=30, step_seconds=0.2, files=96,
-    storage="rate=100e6"), Case(
-        name="the same, workers stay", ranks=4, steps=30, step_seconds=0.2, files=96, storage="rate=100e6",
-        persistent=True,
-    ),
-    Case(name="stalls of 1 s every 3 s", ranks=2, steps=400, storage="stall=1 period=3"),
-    Case(name="stalls of 2 s every 5 s", ranks=2, steps=400, storage="stall=2 period=5"),
-    Case(name="1 % of reads late by 1.5 s", ranks=2, steps=150, storage="late=1.5 share=10"),
     *(
         Case(name=f"cold, {ranks} ranks, {1000 * step:.0f} ms", ranks=ranks, steps=40, step_seconds=step,
         cold=True)
@@ -105,19 +80,9 @@ def shares(epoch: np.ndarray, step: np.ndarray, seconds: np.ndarray, step_second
     return Shares(steady=100 * float(np.mean(steady)), every=100 * float(np.mean(every)))
 
 
-def surroundings(case: Case, folder: Path) -> dict[str, str]:
-    """The environment of both programs: the slow storage under them."""
-    if not case.storage:
-        return dict(os.environ)
-    book = folder / "book"
-    book.write_bytes(bytes(16))
-    words = f"path={folder / 'data'}/ book={book} {case.storage}"
-    return {**os.environ, "LD_PRELOAD": str(folder / "slow.so"), "SLOW_STORAGE": words}
-
-
 def dataset(case: Case, folder: Path) -> Path:
     """The folder of the case's files."""
-    return folder / f"data/{case.form}-{case.files}"
+    return folder / f"data/{case.form}-{FILES}"
 
 
 def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
@@ -130,15 +95,11 @@ def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
     for rank in range(case.ranks):
         request = {
             "rank": rank, "ranks": case.ranks, "steps": case.steps, "meet": str(meet),
-            "paths": [str(path) for path in paths if not path.name.endswith("_y.npy")], "times": case.times,
-            "edge": case.edge, "batch": case.batch, "workers": case.workers,
-            "prefetch_factor": 2, "persistent": case.persistent,
-            "step_seconds": case.step_seconds, "sync": "step",
+            "paths": [str(path) for path in paths if not path.name.endswith("_y.npy")],
+            "edge": EDGE, "batch": BATCH, "workers": WORKERS, "step_seconds": case.step_seconds,
         }  # fmt: skip
         command = [sys.executable, str(HERE / "plain_training.py"), json.dumps(request)]
-        ranks.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, env=surroundings(case, folder), text=True)
-        )
+        ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     said = np.array([json.loads(rank.communicate(timeout=600)[0]) for rank in ranks])
     epoch, step, begin, _, end = np.moveaxis(said, 2, 0)
     return shares(epoch, step, end - begin, case.step_seconds)
@@ -150,7 +111,7 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, str]:
     shutil.rmtree(out, ignore_errors=True)
     settings = {
         "accelerator.step_seconds": case.step_seconds, "training.sync": "step",
-        "access.refill": "persistent" if case.persistent else "epoch", "sample.format": case.form,
+        "loader.refill": "epoch", "sample.format": case.form,
         **({"loader.crop": "[]", "loader.block_bytes": "8MiB"} if case.form == "jpeg" else {}),
     }  # fmt: skip
     command = feedrate(
@@ -158,9 +119,7 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, str]:
         "--cache", "cold" if case.cold else "warm", "--out", out, "--force",
         *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
     )  # fmt: skip
-    done = subprocess.run(
-        command, env=surroundings(case, folder), capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         sys.exit(done.stderr)
     (point,) = read_result(out).points
@@ -169,28 +128,13 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, str]:
     return shares(log["epoch"], log["step"], durations(log), case.step_seconds), bound
 
 
-def dlio(case: Case, folder: Path, python: Path) -> float:
-    """DLIO's own AU, in per cent, over an epoch of as many steps."""
-    paths = sorted(dataset(case, folder).rglob("sample_*"))
-    if case.cold:
-        evict(paths)
-    turns = islice(cycle(paths), case.ranks * BATCH * case.steps)  # the same files again and again
-    out = run_dlio(
-        python, folder, list(turns), ranks=case.ranks, batch=BATCH, workers=WORKERS, step=case.step_seconds
-    )
-    summary = json.loads(next(out.rglob("summary.json")).read_text())
-    return float(summary["metric"]["train_au_mean_percentage"])
-
-
 def prepare(folder: Path, cases: Sequence[Case]) -> None:
-    """Make the datasets of the cases, and the slow storage."""
+    """Make the datasets of the cases."""
     folder.mkdir(parents=True, exist_ok=True)
-    compiler = ["gcc", "-O2", "-shared", "-fPIC", "-o", folder / "slow.so", HERE / "slow_storage.c", "-ldl"]
-    subprocess.run([str(word) for word in compiler], check=True)
-    for form, files in {(case.form, case.files) for case in cases}:
-        place = folder / f"data/{form}-{files}"
+    for form in {case.form for case in cases}:
+        place = folder / f"data/{form}-{FILES}"
         if not (place / "manifest.json").exists():
-            words = feedrate("generate", place, "--recipe", "tiny", "--files", files, "--format", form)
+            words = feedrate("generate", place, "--recipe", "tiny", "--files", FILES, "--format", form)
             subprocess.run(words, check=True, capture_output=True)
 
 
@@ -199,7 +143,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--dlio", type=Path, help="python of an environment with DLIO 2.0")
     parser.add_argument("--only", default="", help="cases whose name this finds")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -214,26 +157,24 @@ def table(options: argparse.Namespace, folder: Path, cases: Sequence[Case]) -> I
     """Yield the lines of the table as they are measured."""
     columns = (
         "case", "training", "feedrate", "difference", "training, all steps", "feedrate, all steps",
-        "bound by", "DLIO",
+        "bound by",
     )  # fmt: skip
     yield table_line(*columns)
     yield "|---" * len(columns) + "|"
     for case in cases:
         paths = sorted(dataset(case, folder).rglob("sample_*"))
         turns: list[tuple[float, ...]] = []
-        bounds, theirs = [], []
+        bounds = []
         for _ in range(options.rounds):
             real = trained(case, folder, paths)
             ours, bound = emulated(case, folder)
             turns.append((real.steady, ours.steady, real.every, ours.every))
             bounds.append(bound)
-            if options.dlio and case.form == "npz":
-                theirs.append(dlio(case, folder, options.dlio))
         training, own, *others = zip(*turns, strict=True)
         difference = f"{np.median(own) - np.median(training):+.1f}"
         yield table_line(
             case.name, middle(training), middle(own), difference, *map(middle, others),
-            ", ".join(dict.fromkeys(bounds)), middle(theirs) if theirs else "",
+            ", ".join(dict.fromkeys(bounds)),
         )  # fmt: skip
 
 

@@ -15,7 +15,6 @@ import fcntl
 import json
 import mmap
 import os
-import shlex
 import shutil
 import signal
 import struct
@@ -29,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import namespaces
 import psutil
 from processes import AS_ROOT, evict, feedrate
 
@@ -84,20 +82,12 @@ class Case:
     """A flag that must be raised."""
 
 
-def hog(*words: object) -> Trouble:
+def hog(*words: object, nice: int = 0) -> Trouble:
     """stress-ng beside it, from before its start."""
+    command = ["nice", "-n", str(nice), "stress-ng", "--quiet", *map(str, words)]
 
     def start(running: Running) -> None:
-        running.stack.callback(end, begin(["stress-ng", "--quiet", *map(str, words)]))
-
-    return start
-
-
-def hog_nice(nice: int) -> Trouble:
-    """Run `hog` four times, with this niceness."""
-
-    def start(running: Running) -> None:
-        running.stack.callback(end, begin(["nice", "-n", str(nice), "stress-ng", "--quiet", "--cpu", "4"]))
+        running.stack.callback(end, begin(command))
 
     return start
 
@@ -185,24 +175,35 @@ def stall(*seconds: float, pause: float = 1.0) -> Callable[[Running], None]:
     return act
 
 
-def pinned_among_hogs(running: Running) -> None:
-    """The last rank and its workers stay on core 0, which four hogs take as well; the others on core 1."""
-    hog("--cpu", 4, "--taskset", 0)(running)
+def throughout(running: Running, act: Callable[[], None]) -> None:
+    """Call `act` again and again while the run goes on."""
 
     def keep() -> None:
         while running.process.poll() is None:
-            with suppress(psutil.Error, ValueError):
-                *others, last = running.ranks()
-                for rank, core in [*((other, 1) for other in others), (last, 0)]:
-                    for process in (rank, *rank.children(recursive=True)):
-                        for thread in process.threads():
-                            with suppress(OSError):
-                                os.sched_setaffinity(thread.id, {core})
-            time.sleep(0.2)
+            with suppress(
+                psutil.Error, ValueError, IndexError
+            ):  # before its ranks are there, or at their end
+                act()
 
     thread = threading.Thread(target=keep)
     thread.start()
     running.stack.callback(thread.join)
+
+
+def pinned_among_hogs(running: Running) -> None:
+    """The last rank and its workers stay on core 0, which four hogs take as well; the others on core 1."""
+    hog("--cpu", 4, "--taskset", 0)(running)
+
+    def pin() -> None:
+        time.sleep(0.2)
+        *others, last = running.ranks()
+        for rank, core in [*((other, 1) for other in others), (last, 0)]:
+            for process in (rank, *rank.children(recursive=True)):
+                for thread in process.threads():
+                    with suppress(OSError):
+                        os.sched_setaffinity(thread.id, {core})
+
+    throughout(running, pin)
 
 
 @contextmanager
@@ -255,49 +256,24 @@ def neighbour(running: Running) -> None:
 def stopped(running: Running) -> None:
     """The last rank and its workers are stopped for 60 % of the time."""
 
-    def keep() -> None:
-        with suppress(psutil.Error, IndexError):
-            while running.process.poll() is None:
-                last = running.ranks()[-1]
-                family = [last, *last.children(recursive=True)]
-                for pause, act in ((0.6, psutil.Process.suspend), (0.4, psutil.Process.resume)):
-                    for process in family:
-                        with suppress(psutil.Error):
-                            act(process)
-                    time.sleep(pause)
+    def stop() -> None:
+        last = running.ranks()[-1]
+        family = [last, *last.children(recursive=True)]
+        for pause, act in ((0.6, psutil.Process.suspend), (0.4, psutil.Process.resume)):
+            for process in family:
+                with suppress(psutil.Error):
+                    act(process)
+            time.sleep(pause)
 
-    thread = threading.Thread(target=keep)
-    thread.start()
-    running.stack.callback(thread.join)
+    throughout(running, stop)
 
 
 @contextmanager
 def late_opens(seconds: float) -> Iterator[tuple[list[str], object]]:
     """Opening a file of the dataset takes so long."""
-    library, book = FOLDER / "slow.so", FOLDER / "book"
-    source = Path(__file__).with_name("slow_storage.c")
+    library, source = FOLDER / "slow.so", Path(__file__).with_name("slow_storage.c")
     subprocess.run(["/usr/bin/cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    book.write_bytes(bytes(16))
-    words = f"path={DATA} late={seconds} share=1000 book={book}"
-    yield ["env", f"LD_PRELOAD={library}", f"SLOW_STORAGE={words}"], DATA
-
-
-@contextmanager
-def hosts(ranks: int, slow: str) -> Iterator[tuple[list[str], object]]:
-    """Two hosts read objects from a third one; the link of the first has the rate `slow`."""
-    place = "s3://bucket/data"
-    with ExitStack() as stack:
-        stack.enter_context(namespaces.hosts(3))
-        variables = stack.enter_context(namespaces.s3_server(3, {**ENVIRONMENT}))
-        ENVIRONMENT.update(variables)
-        command = shlex.join(feedrate("generate", place, "--recipe", "tiny", "--files", "64"))
-        subprocess.run(namespaces.on(2, command), check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
-        if slow:
-            words = f"/usr/bin/env ip netns exec {namespaces.NAME}sw tc qdisc add dev p1 root tbf rate {slow}"
-            subprocess.run([*words.split(), "burst", "200kb", "latency", "200ms"], check=True)
-        exported = [word for name in variables for word in ("-x", name)]
-        command = namespaces.mpirun({1: ranks // 2, 2: ranks // 2}, ranks, *exported)
-        yield namespaces.on(1, "--", *command), place
+    yield ["env", f"LD_PRELOAD={library}", f"SLOW_STORAGE={seconds}:{DATA}"], DATA
 
 
 def step(seconds: float) -> tuple[object, ...]:
@@ -311,7 +287,7 @@ def shaped(how: str) -> tuple[str, ...]:
 WARM = ("--cache", "warm")
 FAST = {True: (*WARM, *step(0.002), "--steps", 2000), False: (*WARM, *step(0.02), "--steps", 120)}
 """2 GB/s a rank of the direct loader, 200 MB/s of the torch loader."""
-STAY = ("--set", "access.refill=persistent")
+STAY = ("--set", "loader.refill=persistent")
 """Workers that are started anew in each epoch of a second or two would be a limit of their own."""
 ONE_SAMPLE = ("--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1")
 LATE = (*shaped("2GB/s,40ms"), *ONE_SAMPLE, *step(0.012))
@@ -323,12 +299,13 @@ BANDWIDTH, TOO_FEW = ("bandwidth",), ("latency", "loader")
 # fmt: off
 CASES = (
     Case("nothing", ("compute",), ("-n", 1, "--steps", 80)),
-    Case("nothing, hogs of nice 19", ("compute",), ("-n", 1, "--steps", 80), trouble=hog_nice(19)),
+    Case("nothing, hogs of nice 19", ("compute",), ("-n", 1, "--steps", 80),
+         trouble=hog("--cpu", 4, nice=19)),
     Case("shaped storage", BANDWIDTH, ("-n", 4, *shaped("160MB/s"), "--steps", 60)),
     Case("shaped storage, 1 rank", BANDWIDTH, ("-n", 1, *shaped("40MB/s"), "--steps", 50)),
     Case("shaped storage, barriers", BANDWIDTH, ("-n", 3, *shaped("150MB/s"), "--steps", 60, *BARRIERS)),
     Case("shaped storage, hogs of nice 19", BANDWIDTH, ("-n", 3, *shaped("120MB/s"), "--steps", 60),
-         trouble=hog_nice(19)),
+         trouble=hog("--cpu", 4, nice=19)),
     Case("capped device", BANDWIDTH, ("-n", 3, "--steps", 40), before=lambda: device(80 * 10**6)),
     Case("capped device, barriers", BANDWIDTH, ("-n", 2, "--steps", 40, *BARRIERS),
          before=lambda: device(60 * 10**6)),
@@ -339,7 +316,7 @@ CASES = (
     Case("stress-ng --cpu 4", CLIENT, ("-n", 2), fast=True, trouble=hog("--cpu", 4)),
     Case("stress-ng --cpu 8, barriers", CLIENT, ("-n", 2, *BARRIERS), fast=True, trouble=hog("--cpu", 8)),
     Case("stress-ng in another cgroup", CLIENT, ("-n", 2), fast=True, trouble=hog_in_cgroup()),
-    Case("hogs of nice -5", CLIENT, ("-n", 2), fast=True, trouble=hog_nice(-5)),
+    Case("hogs of nice -5", CLIENT, ("-n", 2), fast=True, trouble=hog("--cpu", 4, nice=-5)),
     Case("stress-ng beside shaped storage with room", CLIENT, ("-n", 2, *shaped("4GB/s")), fast=True,
          trouble=hog("--cpu", 8)),
     Case("too many ranks", CLIENT, ("-n", 12, *WARM, *STAY, *step(0.003), "--steps", 600),
@@ -367,8 +344,6 @@ CASES = (
          before=lambda: device(160 * 10**6, 0), flag="neighbour"),
     Case("a rank stopped for 60 %", ("straggler",), ("-n", 3, "--steps", 80, *BARRIERS),
          trouble=later(0.0, stopped)),
-    Case("slow link of one host", ("client-link",), (*step(0.4), "--steps", 20),
-         before=lambda: hosts(4, "80mbit")),
 )
 # fmt: on
 
@@ -390,9 +365,6 @@ def run(case: Case, loader: str, number: int) -> dict[str, object]:
             for file in DATA.rglob("*.npz"):
                 file.read_bytes()
         command = [*front, *map(str, words)]
-        if "--" in front:  # an agent takes one line
-            place = front.index("--")
-            command = [*front[:place], shlex.join([*front[place + 1 :], *map(str, words)])]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
         )

@@ -56,15 +56,14 @@ def main() -> None:
     rank, ranks, steps = request["rank"], request["ranks"], request["steps"]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{request['meet']}", rank=rank, world_size=ranks)
-    volumes = Volumes(request["paths"] * request["times"], request["edge"])
+    volumes = Volumes(request["paths"], request["edge"])
     sampler = DistributedSampler(volumes, ranks, rank, shuffle=True, drop_last=True)
     loader = DataLoader(
         volumes,
         batch_size=request["batch"],
         sampler=sampler,
         num_workers=request["workers"],
-        prefetch_factor=request["prefetch_factor"],
-        persistent_workers=request["persistent"],
+        prefetch_factor=2,
         drop_last=True,
     )
     # In its first step PyTorch imports modules, which starts a collection of all objects: 0.15 s of CPU.
@@ -78,8 +77,7 @@ def main() -> None:
         for step, _ in enumerate(loader):
             got = time.monotonic()
             time.sleep(request["step_seconds"])
-            if request["sync"] == "step":
-                dist.barrier()
+            dist.barrier()
             end = time.monotonic()
             said.append((epoch, step, begin, got, end))
             begin = end

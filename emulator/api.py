@@ -272,14 +272,9 @@ def record(command: Sequence[str], *, out: Place, check: bool = True, **options:
 
 
 def report(
-    out: Place,
-    *,
-    baselines: Sequence[Place] = (),
-    systems: Sequence[str] = (),
-    rules: str = "",
-    threshold: float | None = None,
+    out: Place, *, baselines: Sequence[Place] = (), rules: str = "", threshold: float | None = None
 ) -> Report:
-    """Return a result with its comparisons: baselines of the same storage, systems by name or file.
+    """Return a result with its comparisons: baselines of the same storage.
 
     `out` may be a folder of results; a table shows which of its runs are a valid set by `rules`.
     `Report.write` writes the page, pictures and files of `feedrate report`. Raises StorageError, SpecError.
@@ -287,9 +282,7 @@ def report(
     from emulator.plugins.page.report import Wanted
     from emulator.plugins.page.report import report as reported
 
-    wanted = Wanted(
-        baselines=[Path(folder) for folder in baselines], systems=systems, rules=rules, threshold=threshold
-    )
+    wanted = Wanted(baselines=[Path(folder) for folder in baselines], rules=rules, threshold=threshold)
     return reported(Path(out), wanted)
 
 

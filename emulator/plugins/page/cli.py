@@ -76,9 +76,6 @@ def report(
     baseline: Annotated[
         list[Path] | None, typer.Option(metavar="OUT", help="Add this feedrate baseline; repeatable.")
     ] = None,
-    system: Annotated[
-        list[str] | None, typer.Option(help="Add the efficiency of this system; name or file; repeatable.")
-    ] = None,
     rules: Annotated[
         str, typer.Option(metavar="|".join(RULES), help="Show which runs are a valid set by MLPerf's rules.")
     ] = "",
@@ -95,13 +92,7 @@ def report(
       feedrate report sweep --require 8 --junit gate.xml
     """
     paths = files.paths(openmetrics)
-    wanted = Wanted(
-        baselines=baseline or [],
-        systems=system or [],
-        rules=rules,
-        threshold=gate.threshold,
-        required=gate.require,
-    )
+    wanted = Wanted(baselines=baseline or [], rules=rules, threshold=gate.threshold, required=gate.require)
     shown = reported(out, wanted)
     if live.for_programs():
         live.answer(options.plain_result(shown.result, shown.folder, shown.answer))

@@ -10,7 +10,7 @@ from emulator.analysis.answer import at_threshold
 from emulator.errors import SpecError
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
-from emulator.registry import RULES, TABLES
+from emulator.registry import RULES
 from emulator.report import training
 from emulator.report.document import Document, document_of
 from emulator.report.metrics import as_openmetrics
@@ -39,8 +39,6 @@ class Wanted:
     """What a report is to show beside its result."""
 
     baselines: Sequence[Path] = ()
-    systems: Sequence[str] = ()
-    """Names or files of the systems that the result ran on."""
     rules: str = ""
     """Rules of a benchmark to check sets of runs with: an entry point of `feedrate.rules`."""
     threshold: float | None = None
@@ -100,8 +98,6 @@ def _reported(
         its_tables, its_figures = kind_of(other).beside(result, other)
         tables += [replace(table, caption=f"{table.caption} ({name})") for table in its_tables]
         figures += [replace(figure, title=f"{figure.title} ({name})") for figure in its_figures]
-    for name in TABLES if wanted.systems else ():
-        tables += TABLES.load(name)(result, wanted.systems)
     document = document_of(
         result,
         wanted.required,

@@ -196,9 +196,3 @@ def _fed(system: System, result: RunResult | None, workload: str | None) -> floa
     if workload is not None:
         return what_it_feeds(system, result, load_workload(workload)).accelerators or None
     return result.knee.n_au if result is not None and result.knee is not None else None
-
-
-def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:
-    """Return tables of the efficiency of these systems at the knee of the result. Raises SpecError."""
-    fed = result.knee.n_au if result.knee else None
-    return Efficiency(systems={name: figures(open_system(name)[0], fed) for name in names}).tables[:1]
