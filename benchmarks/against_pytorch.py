@@ -3,10 +3,11 @@
     python benchmarks/against_pytorch.py FOLDER [--only REGEX] [--out FILE]
 
 FOLDER gets a dataset and the results; a folder in memory is best, since what is asked is how far the two
-programs agree. `benchmarks/plain_training.py` is the training; feedrate runs with its default loader. Cases called `cold` are for a FOLDER on the storage in question: make test-latency has them on
-devices of known latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in
-parentheses. AU is nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf
-Storage defines it, and over all steps.
+programs agree. `benchmarks/plain_training.py` is the training; feedrate runs with its default loader. Cases
+called `cold` are for a FOLDER on the storage in question: make test-latency has them on devices of known
+latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in parentheses. AU is
+nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf Storage defines it,
+and over all steps.
 """
 
 from __future__ import annotations
