@@ -14,8 +14,8 @@ import numpy as np
 from emulator.analysis.drift import drift
 from emulator.analysis.parts import Floats
 from emulator.config.workload import Workload
-from emulator.record.result import STORAGE, Flag, HostShare, Point
-from emulator.units import counted, show_bytes, show_rate, show_seconds
+from emulator.record.result import Flag, HostShare, Point
+from emulator.units import counted, show_bytes, show_seconds
 
 PRECISION = 0.025
 """Share by which throughput may be moved without a flag: half of the 5 % that a knee's interval is wide."""
@@ -44,8 +44,7 @@ def invalid(point: Point) -> bool:
 
 def point_flags(point: Point) -> tuple[Flag, ...]:
     """Every flag that follows from a point alone."""
-    found = (check(point) for check in POINT_FLAGS)
-    return tuple(flag for flag in found if flag is not None)
+    return tuple(flag for check in POINT_FLAGS if (flag := check(point)))
 
 
 def above(name: str, value: float, sentence: str, threshold: float = PRECISION) -> Flag | None:
@@ -153,36 +152,23 @@ POINT_FLAGS = (client_late, steal, page_cache, retried, uneven_hosts)
 """The flags that follow from a point alone; a new one is a function here."""
 
 
-def below_shape(point: Point, rate: float) -> Flag | None:
-    """Shaped storage is the limit, and delivers less than it is shaped to: `rate` bytes/s on each host."""
-    if point.bound is None or point.bound.kind not in STORAGE:
-        return None
-    shaped = rate * max(1, len(point.hosts))
-    value = 1 - point.bytes_per_second / shaped
-    return above(
-        "below-shape",
-        value,
-        f"The emulated storage delivered {show_rate(point.bytes_per_second)} of the {show_rate(shaped)} that "
-        "it is shaped to: it was late for want of a core, or at times nothing was asked of it (borders of "
-        f"epochs, barriers); throughput is lower by up to {value:.1%}.",
-    )
-
-
 def neighbour(point: Point, workload: Workload) -> Flag | None:
     """Others read or wrote on the dataset's own device while accelerators starved."""
-    devices = [host.device for host in point.hosts if host.device is not None]
-    if not devices or point.read_amplification is None or point.x_ideal > 1 - PRECISION:
+    watched = [host for host in point.hosts if host.device is not None]
+    if not watched or point.read_amplification is None or point.x_ideal > 1 - PRECISION:
         return None
-    consumed = sum(host.bytes for host in point.hosts if host.device)
+    devices = [host.device for host in watched if host.device is not None]
     # With the kernel's read-ahead, and the batches that were read but not consumed.
+    consumed = sum(host.bytes for host in watched)
     own = consumed * point.read_amplification * (1 + workload.batches_ahead / max(1, point.steps))
     written = sum(device.written_bytes for device in devices)
-    read = sum(device.bytes for device in devices) - own
-    value = (max(0, read) + written) / max(1, sum(device.bytes + device.written_bytes for device in devices))
+    moved = sum(device.bytes for device in devices) + written
+    read = max(0.0, moved - written - own)
+    value = (read + written) / max(1, moved)
     return above(
         "neighbour",
         value,
-        f"Others read {show_bytes(max(0, read))} and wrote {show_bytes(written)} on {devices[0].name} during "
+        f"Others read {show_bytes(read)} and wrote {show_bytes(written)} on {devices[0].name} during "
         f"the point, {value:.1%} of its bytes: alone, the dataset may be read faster by as much.",
     )
 
@@ -221,32 +207,10 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def unlike_job(workload: Workload) -> Flag | None:
-    """The replay differs from the job in rate, bytes, requests, pauses, or waits."""
-    job = workload.job.replay
-    if job is None:
-        return None
-    for what, value, most in job.differences:
-        why = f": {job.why}" if job.why else ""
-        sentence = (
-            f"The recording is not to be trusted: where it was made, job and replay differ by {value:.0%} in "
-            f"{what}{why}."
-        )
-        if flag := above("unlike-job", value, sentence, most):
-            return flag
-    return None
-
-
-def unchecked_job(workload: Workload) -> Flag | None:
-    """The recording of the workload's job could not be checked by a replay."""
-    if not workload.job.unchecked:
-        return None
-    sentence = f"The recording of the job was not checked by a replay: {workload.job.unchecked}."
-    return Flag(name="unchecked-job", value=1.0, threshold=0.0, sentence=sentence)
-
-
-def percent(difference: float) -> str:
-    """A relative difference of speeds, as 12 % faster."""
-    return f"{abs(difference):.0%} {'faster' if difference > 0 else 'slower'}"
+    """The recording of the workload's job is not to be trusted (`JobSpec.doubt`)."""
+    doubt = workload.job.doubt
+    sentence = f"The recording of the job is not to be trusted: {doubt}."
+    return above("unlike-job", float(bool(doubt)), sentence, threshold=0.0)
 
 
 def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
@@ -305,7 +269,7 @@ def jobs_cpu(point: Point, workload: Workload) -> Flag | None:
     if not cpu or not point.hosts:
         return None
     steps = point.samples_per_second / point.ranks / workload.loader.batch_size
-    host = max(point.hosts, key=lambda one: one.ranks / one.cores)
+    host = max(point.hosts, key=lambda host: host.ranks / host.cores)
     value = host.ranks * steps * cpu / host.cores
     return above(
         "job-cpu",

@@ -293,6 +293,17 @@ class JobSpec:
     def __post_init__(self) -> None:
         positive(self, "samples")
 
+    @property
+    def doubt(self) -> str:
+        """Why the recording is not to be trusted; empty if nothing says so."""
+        if self.unchecked:
+            return f"it was not checked by a replay: {self.unchecked}"
+        for what, value, most in self.replay.differences if self.replay else ():
+            if value > most:
+                why = f": {self.replay.why}" if self.replay and self.replay.why else ""
+                return f"where it was made, job and replay differ by {value:.0%} in {what}{why}"
+        return ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:

@@ -14,7 +14,6 @@ import numpy as np
 from emulator.analysis.bound import StorageShape, classify
 from emulator.analysis.flags import (
     another_dataset,
-    below_shape,
     costly_barrier,
     jobs_cpu,
     neighbour,
@@ -23,7 +22,6 @@ from emulator.analysis.flags import (
     point_flags,
     short_run,
     small_dataset,
-    unchecked_job,
     unlike_job,
 )
 from emulator.analysis.knee import find_knee
@@ -70,7 +68,6 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
         small,
         another_dataset(mismatch(job.workload, manifest)),
         unlike_job(job.workload),
-        unchecked_job(job.workload),
     )
     return new_result(
         job.kind,
@@ -145,19 +142,10 @@ def conclusions(
         alone = job.storage.shaped_latency + job.workload.request_bytes / rate
         shape = StorageShape(rate=rate, request_seconds=alone)
     bound = tuple(replace(point, bound=classify(point, points, shape, probes, reading)) for point in points)
-    if shape is not None:
-        bound = tuple(_against_shape(point, shape.rate) for point in bound)
     return {
         "points": bound,
         "knee": find_knee(bound, job.workload.training.au_threshold) if several else None,
     }
-
-
-def _against_shape(point: Point, rate: float) -> Point:
-    """Return the point with a flag if it stayed below the emulated storage's rate."""
-    flags = [flag for flag in point.flags if flag.name != "below-shape"]  # --resume may bring an old one
-    below = below_shape(point, rate)
-    return replace(point, flags=(*flags, below) if below else tuple(flags))
 
 
 def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:

@@ -8,25 +8,21 @@ from points import host, point
 from emulator.analysis.bound import StorageShape, classify
 from emulator.analysis.evidence import held
 from emulator.analysis.storage_limit import Reading
-from emulator.record.result import Flag, Probe, Starved
+from emulator.record.result import Probe, Starved
 
 GB = 10**9
 
 
-HOG = host("b", busy_share=1.0, runqueue=20.0, cpu_seconds=10.0, wait_seconds=20.0)
+HOG = host("b", busy_share=1.0, cpu_seconds=10.0, wait_seconds=20.0)
 
 
 @pytest.mark.parametrize(
     ("found", "kind", "only"),
     [
-        (point(4, 0.99, hosts=(host(busy_share=1.0, runqueue=12.0),)), "compute", ""),
-        (point(4, 0.7, hosts=(host(busy_share=0.97, cpu_seconds=75.0, runqueue=14.0),)), "client-cpu", ""),
+        (point(4, 0.99, hosts=(host(busy_share=1.0),)), "compute", ""),
+        (point(4, 0.7, hosts=(host(busy_share=0.97, cpu_seconds=75.0),)), "client-cpu", ""),
         (point(8, 0.7, hosts=(host("a"), HOG)), "client-cpu", "b"),
-        (
-            point(4, 0.7, hosts=(host(busy_share=0.1, runqueue=9.0),)),
-            "storage",
-            "",
-        ),  # sleepers waking together
+        (point(4, 0.7, hosts=(host(busy_share=0.1),)), "storage", ""),
         (point(4, 0.6, hosts=()), "storage", ""),
     ],
 )
@@ -35,25 +31,11 @@ def test_without_schedstat_the_load_of_the_hosts_decides(found, kind, only):
     assert (bound.kind, bound.host) == (kind, only)
 
 
-@pytest.mark.parametrize(
-    ("efficiency", "fewer", "kind"), [(0.79, (0.8, 0.8), "latency"), (0.6, (0.99, 0.98), "storage")]
-)
-def test_a_rank_that_starves_as_much_among_fewer_is_limited_by_nothing_shared(efficiency, fewer, kind):
-    assert classify(point(8, efficiency), [point(1, fewer[0]), point(4, fewer[1])]).kind == kind
-
-
-@pytest.mark.parametrize(
-    ("alone", "each", "kind", "said"),
-    [
-        (0.5, 5 * GB, "client-link", "one host alone read 500 MB/s"),
-        (0.9, 3 * GB, "storage", "300 MB/s, and 500 MB/s when there were fewer hosts"),
-    ],
-)
-def test_hosts_are_compared_with_one_alone(alone, each, kind, said):
+@pytest.mark.parametrize(("alone", "each", "kind"), [(0.5, 5 * GB, "client-link"), (0.9, 3 * GB, "storage")])
+def test_hosts_are_compared_with_one_alone(alone, each, kind):
     one = point(8, alone, hosts=(host("a", ranks=8, bytes=5 * GB),))
     bound = classify(point(16, 0.5, hosts=tuple(host(name, ranks=8, bytes=each) for name in "ab")), [one])
     assert (bound.kind, bound.host) == (kind, "")
-    assert said in bound.evidence[1]
 
 
 def lost(**shares):
@@ -66,7 +48,7 @@ SHAPE = StorageShape(rate=400e6, request_seconds=0.0025)
 
 def test_emulated_storage_at_its_cap_is_the_limit_whatever_the_client_did():
     """Points at exactly the shaped 400 MB/s were called "client CPU" on a busy laptop."""
-    busy = (host(busy_share=1.0, runqueue=9.0, cpu_seconds=75.0),)
+    busy = (host(busy_share=1.0, cpu_seconds=75.0),)
     starved = lost(cores=0.9)
     at_cap = point(8, 0.625, bytes_per_second=400e6, hosts=busy, starved=starved)
     assert classify(at_cap, shape=SHAPE).kind == "bandwidth"
@@ -132,7 +114,7 @@ def test_the_largest_share_is_named(shares, kind):
     ("ranks", "shares", "load", "kind"),
     [
         # Hogs that give way: the host is full, its ranks got a core whenever they wanted one.
-        (4, {}, {"busy_share": 1.0, "runqueue": 9.0, "cpu_seconds": 1.0}, "storage"),
+        (4, {}, {"busy_share": 1.0, "cpu_seconds": 1.0}, "storage"),
         (4, {"work": 0.9}, {"cpu_seconds": 75.0}, "client-cpu"),
         # One worker process, which waits for the kernel to move it as often as a thread beside it wakes.
         (1, {"work": 0.7, "cores": 0.27}, {"busy_share": 0.6, "cpu_seconds": 30.0}, "loader"),
@@ -176,15 +158,7 @@ def test_a_training_that_is_late_is_not_bound_by_compute():
     assert found(0.93, 0.0).bound.kind == "client-cpu"
 
 
-@pytest.mark.parametrize(("cost", "kind"), [(0.3, "emulator"), (0.05, "storage")])
-def test_barriers_that_take_most_of_what_is_lost_are_the_emulators(cost, kind):
-    flag = Flag(name="barrier", value=cost, threshold=0.01, sentence="The barrier takes long.")
-    bound = classify(point(8, 0.6, wait_share=0.1, barrier_share=0.3, flags=(flag,)))
-    assert bound.kind == kind
-    assert (flag.sentence in bound.evidence) == (kind == "emulator")
-
-
 def test_what_else_runs_on_a_busy_host_is_said():
-    own = classify(point(4, 0.7, hosts=(host(busy_share=0.97, cpu_seconds=75.0, runqueue=14.0),)))
+    own = classify(point(4, 0.7, hosts=(host(busy_share=0.97, cpu_seconds=75.0),)))
     other = classify(point(8, 0.7, hosts=(host("a"), HOG)))
     assert ["other processes" in bound.evidence[0] for bound in (own, other)] == [False, True]

@@ -8,20 +8,18 @@ from points import host, point
 
 from emulator.analysis.evidence import usable
 from emulator.analysis.flags import (
-    below_shape,
     costly_barrier,
     jobs_cpu,
     neighbour,
     point_flags,
     short_run,
     small_dataset,
-    unchecked_job,
     unlike_job,
 )
 from emulator.analysis.point import measured_au
 from emulator.config.workload import JobSpec, ReplaySpec, load_workload
 from emulator.record.device import DeviceReads
-from emulator.record.result import Bound, Flag, Starved
+from emulator.record.result import Flag, Starved
 
 SLOW = host("b", wait_seconds=20.0)
 STOLEN = host("b", busy_share=0.9, steal_share=0.4)
@@ -55,11 +53,10 @@ def test_a_flag_says_by_how_much_the_throughput_may_have_moved(name, value, fiel
         {"read_amplification": 0.98},
         {"read_amplification": 1.4},  # read-ahead
         {"read_amplification": 0.0},  # FUSE and objects count nothing
-        {"hosts": (host("c9", runqueue=12.0),)},  # late processes held nothing up
         {"x_ideal": 1.0, "hosts": (STOLEN,)},  # the accelerators were fed
         {"hosts": (STOLEN,), "starved": Starved(seconds=9.0, storage=1.0)},  # no core was wanted
         {"read_retries": {"busy": 1}, "read_latency": READS},
-        {"hosts": (host(steal_share=None, runqueue=None, busy_share=None),)},  # not measured
+        {"hosts": (host(steal_share=None, busy_share=None),)},  # not measured
         {"hosts": ()},
     ],
 )
@@ -80,15 +77,6 @@ def test_a_neighbour_on_the_datasets_device_is_told_with_its_share():
     ahead = replace(beside, hosts=(host(device=replace(disk, written_bytes=0)),))
     assert neighbour(replace(ahead, read_amplification=1.5), workload) is None, "the kernel's read-ahead"
     assert neighbour(replace(ahead, steps=2 * workload.batches_ahead), workload) is None, "not consumed"
-
-
-def test_emulated_storage_that_gives_less_than_it_is_shaped_to():
-    full = point(4, 0.5, bound=Bound(kind="storage", evidence=()))
-    rate = full.bytes_per_second / len(full.hosts)
-    assert below_shape(full, rate) is None
-    assert below_shape(point(4, 0.5, bound=Bound(kind="loader", evidence=())), rate * 2) is None
-    flag = below_shape(full, rate * 1.25)
-    assert flag is not None and flag.value == pytest.approx(0.2) and "by up to 20.0%" in flag.sentence
 
 
 def test_dataset_against_memory():
@@ -148,36 +136,19 @@ def test_a_replay_is_faster_than_a_job_that_has_not_the_cores_for_it():
 
 def test_a_recording_whose_replay_differs_from_its_job_is_flagged():
     plain = load_workload("unet3d-tiny")
-    assert unlike_job(plain) is None
-    job = ReplaySpec(
-        samples_per_second=100.0,
-        waited=0.1,
-        replay_samples_per_second=104.0,
-        replay_waited=0.1,
-        why="decoding",
-    )
-    assert unlike_job(replace(plain, job=JobSpec(replay=job))) is None
-    flag = unlike_job(replace(plain, job=JobSpec(replay=replace(job, replay_samples_per_second=80.0))))
-    assert flag is not None and flag.value == pytest.approx(0.2) and flag.threshold == 0.05
-    assert "differ by 20% in rate: decoding" in flag.sentence
-    twice = replace(job, stored_bytes=1.1e6, replay_stored_bytes=2.2e6, why="")
-    flag = unlike_job(replace(plain, job=JobSpec(replay=twice)))
-    assert flag is not None and flag.value == pytest.approx(1.0) and flag.threshold == 0.05
-    assert "bytes from storage" in flag.sentence
-    alike = replace(twice, replay_stored_bytes=1.15e6)
-    assert unlike_job(replace(plain, job=JobSpec(replay=alike))) is None
-    for job_bytes, replay_bytes in ((1e6, 2e6), (2e6, 1e6)):
-        apart = replace(job, bytes=job_bytes, replay_bytes=replay_bytes, why="")
-        flag = unlike_job(replace(plain, job=JobSpec(replay=apart)))
-        assert flag is not None and "100% in bytes of a batch" in flag.sentence
-    assert unchecked_job(plain) is None
-    flag = unchecked_job(replace(plain, job=JobSpec(unchecked="half of it came from memory")))
-    assert flag is not None and "half of it came from memory" in flag.sentence
+    same = ReplaySpec(samples_per_second=100, waited=0, replay_samples_per_second=104, replay_waited=0)
+    slower = replace(same, replay_samples_per_second=80, why="decoding")
+    assert unlike_job(plain) is unlike_job(replace(plain, job=JobSpec(replay=same))) is None
+    for job, said in (
+        (JobSpec(replay=slower), "differ by 20% in rate: decoding"),
+        (JobSpec(unchecked="half of it came from memory"), "half of it came from memory"),
+    ):
+        flag = unlike_job(replace(plain, job=job))
+        assert flag is not None and said in flag.sentence
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "left"),
-    [("page-cache", 0.02, 3), ("page-cache", 0.06, 2), ("steal", 0.2, 3), ("runqueue", 9.0, 3)],
+    ("name", "value", "left"), [("page-cache", 0.02, 3), ("page-cache", 0.06, 2), ("steal", 0.2, 3)]
 )
 def test_flags_invalidate_only_where_the_throughput_is_not_the_storages(name, value, left):
     flag = Flag(name=name, value=value, threshold=0.01, sentence="...")

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/own_job.py"
-DISTRUSTED = {"unlike-job", "unchecked-job", "job-cpu"}
+DISTRUSTED = {"unlike-job", "job-cpu"}
 
 
 @pytest.mark.record
