@@ -173,41 +173,52 @@ def _share_of_one(points: Sequence[Point]) -> float | None:
 
 def _sentence(subject: str, name: str, knee: Knee, number: float | None, result: RunResult) -> str:
     threshold, points = threshold_of(result), result.points
-    demand = f"{100 * threshold:.3g} % of {'its' if (number or 2) < 2 else 'their'} demand"
-    used = usable(points) or points
-    what = _read(points) if len({point.ranks for point in points}) == 1 else ""
-    because = f": {what}" if what else ""
+    demand = f"at {100 * threshold:.3g} % of {'its' if (number or 2) < 2 else 'their'} demand"
+    one_count = len({point.ranks for point in points}) == 1
+    because = f": {_read(points)}" if one_count else ""
     if knee.kind == "knee" and number is not None and knee.interval:
         low, high = (_count(end) for end in knee.interval)
-        text = f"{subject} feeds {named(number, name)} (between {low} and {high}, 95 % sure) at {demand}"
-        if knee.n_saturation is not None:
-            text += f"; throughput saturates at {show_rate(knee.n_saturation * asked_rate(used))}"
-        return f"{text}."
+        sure = f"(between {low} and {high}, 95 % sure)"
+        return f"{subject} feeds {named(number, name)} {sure} {demand}{_saturation(knee, points)}."
     if number is not None and number < 0.995:
-        most = max(used, key=lambda point: point.bytes_per_second)
-        rate = f"{_read([most])}, and 1 asks for {show_rate(asked_rate([most]))}"
-        client = " at least" if any(held(point) for point in points) else ""
-        return f"{subject} feeds{client} {named(number, name)}: {rate}."
+        return f"{subject} feeds {_part_of_one(number, name, points)}."
     if knee.kind == "beyond" and knee.fed:
         because = because or ": the largest count that was run"
-        return f"{subject} feeds at least {named(knee.fed, name)} at {demand}{because}."
-    if knee.kind == "below" and knee.starved:
-        most = min(used, key=lambda point: point.ranks)
+    elif knee.kind == "below" and knee.starved:
+        fewest = min(usable(points) or points, key=lambda point: point.ranks)
         does = "does not feed" if knee.starved == 1 else "feeds fewer than"
-        return f"{subject} {does} {named(knee.starved, name)} at {demand}: {_read([most])}."
-    if knee.kind == "at-least":
-        starving = [point for point in points if held(point)]
-        where = ", ".join(map(str, sorted({point.ranks for point in starving})))
-        kinds = dict.fromkeys(LIMIT_NAMES[point.bound.kind] for point in starving if point.bound)
-        because = f": at {where} processes the limit was {' and '.join(kinds)}, not the storage"
-    elif not because:
-        because = ": the runs contradict each other or are too few"
+        return f"{subject} {does} {named(knee.starved, name)} {demand}: {_read([fewest])}."
+    elif knee.kind == "at-least":
+        because = _client_limits(points)
+    because = because or ": the runs contradict each other or are too few"
     if knee.fed:
-        fewer = f" and fewer than {knee.starved:,}" if knee.starved else ""
-        return f"{subject} feeds at least {named(knee.fed, name)}{fewer} at {demand}{because}."
+        fewer = f" and fewer than {knee.starved:,}" if knee.starved and knee.kind != "beyond" else ""
+        return f"{subject} feeds at least {named(knee.fed, name)}{fewer} {demand}{because}."
     if knee.starved:
-        return f"{subject} feeds fewer than {named(knee.starved, name)} at {demand}{because}."
+        return f"{subject} feeds fewer than {named(knee.starved, name)} {demand}{because}."
     return f"Whether {subject[0].lower()}{subject[1:]} feeds {named(1, name)} is not known{because}."
+
+
+def _saturation(knee: Knee, points: Sequence[Point]) -> str:
+    if knee.n_saturation is None:
+        return ""
+    return f"; throughput saturates at {show_rate(knee.n_saturation * asked_rate(usable(points) or points))}"
+
+
+def _part_of_one(number: float, name: str, points: Sequence[Point]) -> str:
+    """`0.4 of an A100: 1 process read 32 MB/s ..., and 1 asks for 80 MB/s`."""
+    most = max(usable(points) or points, key=lambda point: point.bytes_per_second)
+    at_least = "at least " if any(held(point) for point in points) else ""
+    asked = show_rate(asked_rate([most]))
+    return f"{at_least}{named(number, name)}: {_read([most])}, and 1 asks for {asked}"
+
+
+def _client_limits(points: Sequence[Point]) -> str:
+    """The counts at which the client was the limit, and its limits."""
+    limited = [point for point in points if held(point)]
+    counts = ", ".join(map(str, sorted({point.ranks for point in limited})))
+    kinds = dict.fromkeys(LIMIT_NAMES[point.bound.kind] for point in limited if point.bound)
+    return f": at {counts} processes the limit was {' and '.join(kinds)}, not the storage"
 
 
 def _read(points: Sequence[Point]) -> str:

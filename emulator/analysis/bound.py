@@ -97,11 +97,22 @@ def classify(
     `others` are the other points of the sweep. `shape` is None for real storage. Without `reading` the
     storage's limits are not told apart.
     """
-    if limit := compute(point) or at_cap(point, shape):
-        return limit
-    if point.starved is None or point.starved.seconds <= 0:
-        return busy_client(point) or client_link(point, others) or storage(point)
-    kind = _largest_share(point, point.starved)
+    limit = compute(point) or at_cap(point, shape)
+    if limit is None and (point.starved is None or point.starved.seconds <= 0):
+        limit = busy_client(point) or client_link(point, others) or storage(point)
+    return limit or _starving(point, others, shape, probes, reading)
+
+
+def _starving(
+    point: Point,
+    others: Sequence[Point],
+    shape: StorageShape | None,
+    probes: Sequence[Probe],
+    reading: Reading | None,
+) -> Bound:
+    """The limit of a point of which schedstat tells what starved its accelerators."""
+    assert point.starved is not None
+    kind, limit = _largest_share(point, point.starved), None
     of_storage = storage_limit(point, probes, reading, others) if reading else None
     if kind == "storage":
         # Storage that answers each request as fast as it ever does is not the limit: too few are in flight.

@@ -48,19 +48,18 @@ def worst(verdicts: Sequence[Verdict]) -> int:
 
 def require(required: int, result: RunResult) -> Verdict:
     """Decide whether `required` accelerators are fed, at the result's threshold (`threshold_of`)."""
-    fed, starved = fed_range(knee_of(result))
-    low = whole_accelerators(fed)
-    status = MET if required <= low else UNKNOWN
-    high = None if starved is None else whole_accelerators(starved)
+    fed, most = fed_range(knee_of(result))
+    low, high = whole_accelerators(fed), None if most is None else whole_accelerators(most)
     ends = [f"at least {low:,}"] if low else []
     ends += [] if high is None else [f"at most {high:,}"]
     evidence = f"{' and '.join(ends)} are fed" if ends else "no count is known to be fed or starved"
     if low == high:
         evidence = f"{low:,} are fed"
+    evidence += f" at {threshold_of(result) * 100:g} % of their demand"
+    status = MET if required <= low else UNKNOWN
     if high is not None and required > high:
         status = NOT_MET
-    evidence += f" at {threshold_of(result) * 100:g} % of their demand"
-    if status == UNKNOWN and starved is not None:
+    elif high is not None and status == UNKNOWN:
         evidence += f"; more runs (--precision) may raise the lower end, {fed:.3g}, to {required:,}"
     return Verdict(asked=f"--require {required}", status=status, evidence=evidence)
 
@@ -69,18 +68,19 @@ def knee_of(result: RunResult) -> Knee:
     """The knee of a result; of runs of one count, what they say of the counts that are fed."""
     if result.knee is not None:
         return result.knee
+    threshold = threshold_of(result)
     points = [point for point in result.points if math.isfinite(point.ideal_samples_per_second)]
-    threshold, free = threshold_of(result), usable([point for point in points if not held(point)])
-    fed = max((p.ranks for p in points if not invalid(p) and p.x_ideal >= threshold), default=None)
-    starving = (point.ranks for point in free if point.x_ideal < threshold)
+    valid = [point for point in points if not invalid(point)]
+    fed = max((point.ranks for point in valid if point.x_ideal >= threshold), default=None)
+    unlimited = usable([point for point in points if not held(point)])
+    starving = [point.ranks for point in unlimited if point.x_ideal < threshold]
     starved = min((ranks for ranks in starving if ranks > (fed or 0)), default=None)
-    kind: KneeKind = "not-identifiable"
-    if any(held(point) for point in points) and starved is None:
+    if starved is not None:
+        kind: KneeKind = "not-identifiable" if fed else "below"
+    elif any(held(point) for point in points):
         kind = "at-least"
-    elif fed is not None and starved is None:
-        kind = "beyond"
-    elif fed is None and starved is not None:
-        kind = "below"
+    else:
+        kind = "beyond" if fed else "not-identifiable"
     return replace(NO_KNEE, kind=kind, fed=fed, starved=starved)
 
 

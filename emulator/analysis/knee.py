@@ -61,28 +61,25 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
         raise ValueError("no point to find a knee in")
     if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
         return NO_KNEE
-    used, behind = usable(points), [point for point in points if held(point)]
+    used, client_limited = usable(points), [point for point in points if held(point)]
     if not used:
-        at_least = max((point.ranks for point in behind if _share(point) >= threshold), default=None)
-        return replace(NO_KNEE, kind="at-least", fed=at_least)
+        fed = max((point.ranks for point in client_limited if point.x_ideal >= threshold), default=None)
+        return replace(NO_KNEE, kind="at-least", fed=fed)
     runs = [observe(point) for point in used]
-    ranks = [run.ranks for run in runs]
-    now = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
-    kind, fed, starved = _kind(now, ranks, behind, threshold)
-    low, n_au, high = now.n_au
-    n_au = _undenied(n_au, fed, starved)
-    known = kind == "knee"
-    count, mean = means(ranks, [run.efficiency for run in runs])
-    flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.deviation)
-    between = (float(fed), float(starved)) if kind == "not-identifiable" and fed and starved else None
-    return Knee(
-        kind=kind,
-        n_au=n_au if known else None,
-        n_saturation=min(now.n_saturation, float((count * mean).max())) if flat else None,
-        interval=(min(low, n_au), max(high, n_au)) if known else between,
-        fed=fed,
-        starved=starved,
-    )
+    ranks, efficiency = [run.ranks for run in runs], [run.efficiency for run in runs]
+    belief = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
+    kind, fed, starved = _kind(belief, ranks, client_limited, threshold)
+    knee = replace(NO_KNEE, kind=kind, fed=fed, starved=starved)
+    if kind == "knee":
+        low, middle, high = belief.n_au
+        n_au = _undenied(middle, fed, starved)
+        knee = replace(knee, n_au=n_au, interval=(min(low, n_au), max(high, n_au)))
+    elif kind == "not-identifiable" and fed and starved:
+        knee = replace(knee, interval=(float(fed), float(starved)))
+    if kind in ("knee", "below") and saturated(ranks, efficiency, belief.deviation):
+        count, mean = means(ranks, efficiency)
+        knee = replace(knee, n_saturation=min(belief.n_saturation, float((count * mean).max())))
+    return knee
 
 
 def _undenied(n_au: float, fed: int | None, starved: int | None) -> float:
@@ -97,53 +94,50 @@ def asked_rate(points: Sequence[Point]) -> float:
     return points[0].ideal_samples_per_second / points[0].ranks * size
 
 
-def _share(point: Point) -> float:
-    """Throughput / ideal."""
-    return point.samples_per_second / point.ideal_samples_per_second
-
-
 def _kind(
-    now: Belief, ranks: Sequence[int], behind: Sequence[Point], threshold: float
+    belief: Belief, ranks: Sequence[int], client_limited: Sequence[Point], threshold: float
 ) -> tuple[KneeKind, int | None, int | None]:
     """The kind of answer that the runs carry, and the counts between which they show the knee to be.
 
-    `behind` are the points that the client held back: what they were fed, the storage feeds, unless other
-    runs of the count decide; that they starved says nothing. The fit is held against the counts that were
-    run: where it denies what they show again and again, or leaves more than WIDE open, there is no number.
+    What `client_limited` points were fed, the storage feeds, unless other runs of the count decide; that they
+    starved says nothing. The fit is held against the counts that were run: where it denies what they show
+    again and again, or leaves more than WIDE open, there is no number.
     """
-    bare = now.posterior.crossings
-    assert bare is not None, "there are runs"
-    counts = np.rint(np.exp(bare.log_counts)).astype(int)
-    lifted = [p.ranks for p in behind if _share(p) >= threshold and p.ranks not in ranks]
-
-    def those(sure: float, is_fed: bool) -> list[int]:
-        probability = bare.fed if is_fed else 1 - bare.fed
-        return [*counts[probability >= sure].tolist(), *(lifted if is_fed else ())]
-
+    low, _, high = belief.n_au
+    lifted = [p.ranks for p in client_limited if p.x_ideal >= threshold and p.ranks not in ranks]
     # A single run may have stalled; what several runs deny is no accident.
-    gap, top = min(those(BEYOND_DOUBT, False), default=math.inf), max(those(BEYOND_DOUBT, True), default=0)
-    low, middle, high = now.n_au
-    least, most = min(ranks), max(ranks)
+    surely_fed, surely_starved = _shown(belief, BEYOND_DOUBT)
+    gap, top = min(surely_starved, default=math.inf), max([*surely_fed, *lifted], default=0)
     denied = gap < top or top > high * 1.01 or gap < low * 0.99
-    fed = max((n for n in those(CERTAIN, True) if n < gap and (denied or n <= high)), default=None)
+    fed_counts, starved_counts = _shown(belief, CERTAIN)
+    fed = max((n for n in [*fed_counts, *lifted] if n < gap and (denied or n <= high)), default=None)
     above = max(top, fed or 0)
-    starved = min((n for n in those(CERTAIN, False) if n > above and (denied or n >= low)), default=None)
-    if denied:
-        kind: KneeKind = "not-identifiable"
-    elif high < least and not lifted:
-        return "below", None, least
-    elif low >= most or (middle >= most and high / low > NARROW):
-        kind = "beyond"
-    else:
-        kind = "knee" if high / low <= WIDE else "not-identifiable"
-    starving = [point.ranks for point in behind if _share(point) < threshold]
-    if starved is None and starving and kind != "knee":
-        fed = max([*lifted, *([most] if kind == "beyond" else [fed or 0])]) or None
-        if max(starving) > (fed or 0):
-            return "at-least", fed, None
-    if kind == "beyond":
-        fed = max([most, *lifted])
-    return kind, fed, starved
+    starved = min((n for n in starved_counts if n > above and (denied or n >= low)), default=None)
+    if not denied and high < min(ranks) and not lifted:
+        return "below", None, min(ranks)
+    kind: KneeKind = "not-identifiable" if denied else _kind_of_interval(belief, max(ranks))
+    largest_run = max(ranks) if kind == "beyond" else fed
+    largest_fed = max([largest_run or 0, *lifted]) or None
+    starving = [point.ranks for point in client_limited if point.x_ideal < threshold]
+    if starved is None and kind != "knee" and max(starving, default=0) > (largest_fed or 0):
+        return "at-least", largest_fed, None
+    return kind, largest_fed if kind == "beyond" else fed, starved
+
+
+def _shown(belief: Belief, sure: float) -> tuple[list[int], list[int]]:
+    """The counts whose own runs show with probability `sure` that they are fed, and that they starve."""
+    crossings = belief.posterior.crossings
+    assert crossings is not None, "there are runs"
+    counts = np.rint(np.exp(crossings.log_counts)).astype(int)
+    return counts[crossings.fed >= sure].tolist(), counts[1 - crossings.fed >= sure].tolist()
+
+
+def _kind_of_interval(belief: Belief, largest: int) -> KneeKind:
+    """The kind of answer of an interval that no count denies."""
+    low, middle, high = belief.n_au
+    if low >= largest or (middle >= largest and high / low > NARROW):
+        return "beyond"
+    return "knee" if high / low <= WIDE else "not-identifiable"
 
 
 def whole_accelerators(count: float) -> int:

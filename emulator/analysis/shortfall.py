@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from emulator.analysis.bound import LIMIT_NAMES
+from emulator.analysis.storage_limit import device_request_bytes
 from emulator.record.result import Point
 from emulator.units import show_bytes, show_rate, show_seconds
 
 
 def request_bytes(point: Point) -> float | None:
     """Mean bytes of a request, as the device counts them, or else as readers make them; None: not counted."""
-    devices = [host.device for host in point.hosts if host.device is not None]
-    requests = sum(device.requests for device in devices)
-    if requests:
-        return sum(device.bytes for device in devices) / requests
+    if counted := device_request_bytes(point):
+        return counted
     requests = sum(point.read_latency.values())
     return point.bytes / requests if requests else None
 

@@ -49,15 +49,15 @@ def storage_limit(
     point: Point, probes: Sequence[Probe], reading: Reading, others: Sequence[Point] = ()
 ) -> Bound | None:
     """The limit that a point met whose accelerators starved for the storage; None if it is not told apart."""
-    if (memory := from_memory(point)) is not None:
+    if memory := from_memory(point):
         return memory
-    point, others = _from_storage(point), [_from_storage(other) for other in others]
-    if not point.read_seconds or not probes:
+    in_reads = point.read_seconds
+    if not in_reads or not probes:
         return None
+    point, others = _from_storage(point), [_from_storage(other) for other in others]
     wanted = _request_bytes(point, reading)
-    size = min((probe.request_bytes for probe in probes), key=lambda one: abs(math.log(one / wanted)))
-    alone = min((one for one in probes if one.request_bytes == size), key=lambda one: one.depth)
-    opened, read = point.open_seconds or 0.0, point.read_seconds
+    alone = _lone_request(probes, wanted)
+    opened, read = point.open_seconds or 0.0, in_reads
     if reading.read_ahead:  # a library opens within its call: the probe opens a file for each request
         opened = point.samples * max(0.0, alone.depth / alone.requests_per_second - alone.latency_seconds)
         read -= opened
@@ -65,24 +65,35 @@ def storage_limit(
         return _metadata(point, opened, read)
     best = max(probes, key=lambda probe: probe.bytes_per_second)
     most = max(best.bytes_per_second, *(other.bytes_per_second for other in (point, *others)))
-    iops = _iops_of(probes, point, wanted)
+    requests = _requests_of(probes, point, wanted)
     # Of requests of any size: that they are smaller helps little. A point with more of them than the probe
     # shows that the probe met another limit.
-    if REACHED <= iops.rate / iops.most <= 1 / REACHED:
-        return _iops(point, iops, best)
-    slower = point.read_seconds * wanted / max(1, point.bytes) / alone.latency_seconds
-    same = [one.requests_per_second for one in probes if one.request_bytes == best.request_bytes]
-    flat = len(same) > 1 and max(same) < FLAT * max(same[:-1])
-    flat = flat or any(
-        other.ranks >= 2 * point.ranks and other.bytes_per_second < FLAT * point.bytes_per_second
-        for other in others
-    )
-    if point.bytes_per_second >= REACHED * most and (flat or slower > ALONE):
+    if REACHED <= requests.rate / requests.most <= 1 / REACHED:
+        return _iops(point, requests, best)
+    slower = in_reads * wanted / max(1, point.bytes) / alone.latency_seconds
+    at_most = point.bytes_per_second >= REACHED * most
+    if at_most and (slower > ALONE or _is_flat(point, others, probes, best)):
         return _bandwidth(point, most)
     # Where others use the device, the probe's lone request waited for theirs, too: it shows no capacity left.
-    if slower <= ALONE and not any(flag.name == "neighbour" and flag.value > BESIDE for flag in point.flags):
-        return _latency(point, probes, reading, alone, min(most, iops.most * iops.bytes))
+    shared = any(flag.name == "neighbour" and flag.value > BESIDE for flag in point.flags)
+    if slower <= ALONE and not shared:
+        return _latency(point, probes, reading, alone, min(most, requests.most * requests.bytes))
     return None
+
+
+def _lone_request(probes: Sequence[Probe], wanted: float) -> Probe:
+    """The probe of the least depth, of those whose requests are nearest to `wanted` bytes."""
+    size = min((probe.request_bytes for probe in probes), key=lambda size: abs(math.log(size / wanted)))
+    return min((probe for probe in probes if probe.request_bytes == size), key=lambda probe: probe.depth)
+
+
+def _is_flat(point: Point, others: Sequence[Point], probes: Sequence[Probe], best: Probe) -> bool:
+    """True if more requests in flight got no more from the storage: of the probe, or of more ranks."""
+    rates = [probe.requests_per_second for probe in probes if probe.request_bytes == best.request_bytes]
+    if len(rates) > 1 and max(rates) < FLAT * max(rates[:-1]):
+        return True
+    twice = [other for other in others if other.ranks >= 2 * point.ranks]
+    return any(other.bytes_per_second < FLAT * point.bytes_per_second for other in twice)
 
 
 def _from_storage(point: Point) -> Point:
@@ -101,25 +112,31 @@ class _Requests(NamedTuple):
     """Requests per second of the probe, the most at any size and depth; infinite where it measured itself."""
 
 
-def _iops_of(probes: Sequence[Probe], point: Point, request_bytes: float) -> _Requests:
-    devices = [host.device for host in point.hosts if host.device is not None]
-    known = [one for one in probes if one.device_requests_per_second is not None]
-    count = sum(device.requests for device in devices)
-    size, rates = request_bytes, [(one.requests_per_second, one.cores) for one in probes]
-    if known and count:
-        size = sum(device.bytes for device in devices) / count
-        rates = [(one.device_requests_per_second or 0.0, one.cores) for one in known]
+def _requests_of(probes: Sequence[Probe], point: Point, request_bytes: float) -> _Requests:
+    size, rates = request_bytes, [(probe.requests_per_second, probe.cores) for probe in probes]
+    by_device = [
+        (probe.device_requests_per_second, probe.cores)
+        for probe in probes
+        if probe.device_requests_per_second is not None
+    ]
+    if by_device and (mean := device_request_bytes(point)):
+        size, rates = mean, by_device
     most, cores = max(rates)
     return _Requests(size, point.bytes_per_second / size, most if cores < PROBES_OWN else math.inf)
 
 
+def device_request_bytes(point: Point) -> float | None:
+    """Mean bytes of a read request as the hosts' devices count them; None: not counted."""
+    devices = [host.device for host in point.hosts if host.device is not None]
+    requests = sum(device.requests for device in devices)
+    return sum(device.bytes for device in devices) / requests if requests else None
+
+
 def _request_bytes(point: Point, reading: Reading) -> float:
     """Mean bytes of a request that the storage answers while a reader waits."""
-    devices = [host.device for host in point.hosts if host.device is not None]
-    count = sum(device.requests for device in devices)
-    if reading.read_ahead and count:  # windows grow within a file, and files are not whole windows
-        return sum(device.bytes for device in devices) / count
-    return reading.request_bytes
+    # Windows of read-ahead grow within a file, and files are not whole windows.
+    counted = device_request_bytes(point) if reading.read_ahead else None
+    return counted if counted is not None else reading.request_bytes
 
 
 def from_memory(point: Point) -> Bound | None:
@@ -134,20 +151,19 @@ def from_memory(point: Point) -> Bound | None:
 
 
 def _metadata(point: Point, opened: float, read: float) -> Bound:
-    each = opened / max(1, point.samples)
-    evidence = (
-        f"opening files took {min(1.0, opened / (opened + read)):.0%} of the time of reading, "
-        f"{show_seconds(each)} a sample",
-    )
+    samples = max(1, point.samples)
+    opening = show_seconds(opened / samples)
+    share = min(1.0, opened / (opened + read))
+    evidence = (f"opening files took {share:.0%} of the time of reading, {opening} a sample",)
     # A reader's time for a sample is that of opening and that of reading, which stays.
     room = (opened + read) * point.x_ideal - read
     if room > 0:
-        faster = show_seconds(room / max(1, point.samples))
-        help_ = f"opens of {faster} a sample instead of {show_seconds(each)} would feed {point.ranks}"
+        faster = show_seconds(room / samples)
+        advice = f"opens of {faster} a sample instead of {opening} would feed {point.ranks}"
     else:
         rate = point.bytes_per_second * (opened + read) / max(read, 1e-9)
-        help_ = f"opens that take no time would {_feed(point, rate)}"
-    return Bound(kind="metadata", evidence=evidence, help=help_)
+        advice = f"opens that take no time would {_feed(point, rate)}"
+    return Bound(kind="metadata", evidence=evidence, help=advice)
 
 
 def _bandwidth(point: Point, most: float) -> Bound:
@@ -189,9 +205,9 @@ def _latency(point: Point, probes: Sequence[Probe], reading: Reading, alone: Pro
         return Bound(kind="latency", evidence=evidence)
     text = f"{workers} workers instead of {reading.workers} would {_feed(point, most)}"
     if reading.read_ahead:
-        first = min(one.depth for one in probes)
-        single = [one for one in probes if one.depth == first]
-        best = max(single, key=lambda one: one.bytes_per_second)
+        shallowest = min(probe.depth for probe in probes)
+        lone = [probe for probe in probes if probe.depth == shallowest]
+        best = max(lone, key=lambda probe: probe.bytes_per_second)
         # The kernel's window grows from a small one within each file: of small files it never is that large.
         large = point.bytes > GROWN * best.request_bytes * point.samples
         if large and best.bytes_per_second > ALONE * alone.bytes_per_second:
