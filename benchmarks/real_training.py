@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from emulator.analysis.drift import repeat_interval
+from emulator.analysis.drift import student_t
 from emulator.analysis.throughput import Throughput, throughput
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, load_workload
@@ -133,7 +133,7 @@ class Pairs:
         torch.set_num_threads(threads)  # the loader has set it to one
         try:
             if isinstance(accelerator, RealAccelerator):
-                loader.hand_over(accelerator.receive)
+                hand_over(loader, accelerator.receive)
             plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
             plan.require_a_step()
             log = StepLog(0, 0)
@@ -142,6 +142,18 @@ class Pairs:
             return throughput(log.rows(1))
         finally:
             loader.close()
+
+
+def hand_over(loader: Any, take: Callable[[Any], None]) -> None:
+    """Call `take` with each batch's tensors, which `loader` drops in an emulation, before it yields it."""
+    batch_of = loader._batch
+
+    def batch_with_tensors(collated: Any) -> Any:
+        batch = batch_of(collated)
+        take(collated.tensors)
+        return batch
+
+    loader._batch = batch_with_tensors
 
 
 class RealAccelerator:
@@ -181,6 +193,14 @@ def summary_lines(rounds: Sequence[Round]) -> list[str]:
         f"emulated / real samples/s: {math.exp(np.mean(logs)):.3f}{between}, "
         f"median {math.exp(np.median(logs)):.3f}; AU {points:+.1f} points",
     ]
+
+
+def repeat_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of one measurement's repeats (Student 1908); None for fewer than two."""
+    if len(values) < 2:
+        return None
+    half = student_t(0.95, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
 def with_interval(values: Sequence[float]) -> str:

@@ -51,9 +51,9 @@ class Now:
     eta_seconds: float | None = None
     """Estimated seconds until the whole is done."""
     bytes_per_second: float | None = None
-    """Present rate of all ranks; with many ranks, scaled up from some of them."""
+    """Present rate of all ranks, taken to be that of rank 0 times their number."""
     au: float | None = None
-    """Present accelerator utilization (0 to 1) of the same ranks."""
+    """Present accelerator utilization of rank 0 (0 to 1)."""
     limit: str = ""
     """Limit of the last finished run: `storage at 8 ranks`."""
     knee: tuple[float, float, float] | None = None

@@ -1,4 +1,4 @@
-"""Drift within a series, and Student's t for intervals of few repeats."""
+"""Drift within a series, and Student's t."""
 
 from __future__ import annotations
 
@@ -31,19 +31,6 @@ def drift(values: Sequence[float] | Floats) -> float:
     rest = means - middle - slope * x
     error = math.sqrt(float(rest @ rest) / freedom / float(x @ x))
     return slope / middle if middle and abs(slope) > student_t(0.99, freedom) * error else 0.0
-
-
-def repeat_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval mean +- t s / sqrt(n) of one measurement's repeats; None for fewer than two.
-
-    t is the Student quantile of n - 1 degrees of freedom (Student 1908), s the sample standard deviation.
-    """
-    if len(values) < 2:
-        return None
-    sample = np.asarray(values, dtype=np.float64)
-    half = student_t(0.95, len(sample) - 1) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
-    middle = float(sample.mean())
-    return middle - half, middle + half
 
 
 def student_t(level: float, freedom: int) -> float:

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import connection, forkserver, process, resource_tracker
@@ -32,7 +32,6 @@ from emulator.loader.worker import (
     RecordReader,
     SampleReader,
     StepDataset,
-    Tensors,
     as_it_is,
     begin_worker,
     set_num_threads,
@@ -65,7 +64,6 @@ class TorchLoader:
         self._spec = spec
         self._storage = whole.storage
         self._helper_cpu: dict[int, float] = {}
-        self._take: Callable[[Tensors], None] | None = None
         reader: SampleReader | RecordReader
         reader = SampleReader(whole, spec.crop, seed) if whole.arrays else RecordReader(whole)
         self._batches = _Batches()
@@ -118,8 +116,6 @@ class TorchLoader:
         self._storage.stats.absorb(collated.counts)
         if collated.worker != os.getpid():
             self._helper_cpu[collated.worker] = collated.cpu_seconds
-        if self._take is not None:
-            self._take(collated.tensors)
         return collated.batch
 
     def _next(self) -> Any:
@@ -145,10 +141,6 @@ class TorchLoader:
     def helper_cpu_seconds(self) -> float:
         """Return the user + system seconds of the worker processes until their last delivered batches."""
         return sum(self._helper_cpu.values(), 0.0)
-
-    def hand_over(self, take: Callable[[Tensors], None]) -> None:
-        """Call `take` with each batch's tensors before `read` yields the batch, for a job that trains."""
-        self._take = take
 
     def close(self) -> None:
         # On shutdown, workers remove their sockets in the temporary folder. One that hangs in a read would

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from itertools import count
@@ -140,19 +139,6 @@ class Spool(Closing):
 def _offset(block: int) -> int:
     """Return where a block of a spool begins, in bytes."""
     return len(SPOOL_HEAD) + block * _BLOCK
-
-
-def last_steps(file: Path, place: int, places: int) -> Steps:
-    """The rows in the last two blocks of rank `place` of those that share a spool. Raises OSError."""
-    with file.open("rb") as opened:
-
-        def block(turn: int) -> Steps:
-            opened.seek(_offset(turn * places + place))
-            return _whole(opened.read(_BLOCK))
-
-        turns = range(-(-(file.stat().st_size - _offset(0)) // (places * _BLOCK)))
-        begun = bisect_left(turns, True, key=lambda turn: not len(block(turn)))
-        return np.concatenate([np.zeros(0, STEP), *map(block, turns[max(0, begun - 2) : begun])])
 
 
 def spools_of(out: Path) -> list[Path]:

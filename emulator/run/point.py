@@ -81,12 +81,12 @@ def run_point(
     number: int,
     comm: Comm,
     spool: Spool,
-    progress: Callable[[int], None],
+    progress: Callable[[StepLog], None],
     links: HostLinks | None = None,
 ) -> Measured | None:
     """Run point `number` on the ranks of `comm`; return the measurement on rank 0, None on others.
 
-    `links` are this host's connections, on its first rank. `progress(steps)` is called once a step. Raises
+    `links` are this host's connections, on its first rank. `progress(log)` is called once a step. Raises
     DatasetError, StorageError.
     """
     direct = job.direct and dataset.store.takes_direct()
@@ -130,7 +130,7 @@ def _trained(
     number: int,
     comm: Comm,
     spool: Spool,
-    progress: Callable[[int], None],
+    progress: Callable[[StepLog], None],
     links: HostLinks | None,
     direct: bool,
 ) -> _Own:
@@ -151,7 +151,7 @@ def _trained(
 
     def meanwhile(now: float) -> None:
         nonlocal due
-        progress(len(log))
+        progress(log)
         if now >= due:
             due = now + SPOOL_SECONDS
             write()

@@ -15,6 +15,7 @@ from emulator.analysis.evidence import held
 from emulator.analysis.flags import au_measured
 from emulator.analysis.point import show_au
 from emulator.analysis.storage_limit import Reading
+from emulator.analysis.throughput import throughput
 from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
@@ -28,11 +29,12 @@ from emulator.record.machine import describe_mount
 from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import BoundKind, Point, Probe
 from emulator.run.environment import describe_run
+from emulator.record.steps import STEP, StepLog
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
-from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools
+from emulator.sweep.outlook import PRIOR_STEPS, Pace
 from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, require_rules, summarise
@@ -40,6 +42,8 @@ from emulator.units import counted, show_rate, show_seconds
 
 UNPROBED: tuple[BoundKind, ...] = ("storage", "latency")
 """Limits that only a probe can distinguish or quantify."""
+RECENT_STEPS = 8
+"""Last steps of rank 0 that the present rate is computed from."""
 
 
 class Leader:
@@ -52,7 +56,7 @@ class Leader:
         self._ranks = self._length = self._step = 0
         self._host_rows = np.zeros(0, HOST)
         self._later: Sequence[int] = ()
-        self._spools: Spools | None = None
+        self._recent = np.zeros(0, STEP)
 
     def open(
         self,
@@ -131,20 +135,17 @@ class Leader:
         if count is not None:
             live.say(f"{self._schedule.outlook(self._points)}: {counted(count, 'rank')}")
             self._later = self._schedule.expected(self._points, self._pace.limit)[1:]
-            self._length, self._spools = self._pace.steps(count), None
+            self._length, self._recent = self._pace.steps(count), np.zeros(0, STEP)
             self._point_begin = self._first_step = time.monotonic()
             self._ranks, self._step = count, 0
         return count
 
-    def run_by(self, spools: Sequence[tuple[Path, int, int]]) -> None:
-        """Read the rates of the next point from these spools (`ranks.spool_shares`)."""
-        self._spools = Spools(self.number, spools)
-
-    def progress(self, steps: int) -> None:
-        """Record that rank 0 has finished `steps` steps of the point."""
-        if steps == 1:
+    def progress(self, log: StepLog) -> None:
+        """Record the steps of the point that rank 0 has finished."""
+        if len(log) == 1:
             self._first_step = time.monotonic()
-        self._step = steps
+        self._step = len(log)
+        self._recent = log.rows(max(1, len(log) - RECENT_STEPS))
 
     def now(self) -> Now:
         """Return how far the sweep is. Another thread calls this."""
@@ -153,7 +154,7 @@ class Leader:
             doing = f"{counted(len(self._points), 'run')} done" if self._step else "starting"
             return Now(verb=self._job.kind, doing=doing, seconds=seconds)
         points, knee = self._points, self._folder.result.knee
-        rates = self._spools.now() if self._spools else None
+        rates = throughput(self._recent) if len(self._recent) else None  # of rank 0: the others do the same
         left = self._seconds_left(points)
         bound = points[-1].bound if points else None
         limit = ""
@@ -171,7 +172,7 @@ class Leader:
             share=live.share_done(seconds, left),
             seconds=seconds,
             eta_seconds=left,
-            bytes_per_second=rates.bytes_per_second if rates else None,
+            bytes_per_second=self._ranks * rates.bytes_per_second if rates else None,
             # Before, prefetched batches make the accelerators look busy.
             au=rates.au if rates and au_measured(self._step, self._job.workload) else None,
             limit=limit,

@@ -1,25 +1,16 @@
-"""Estimate the progress of a sweep: the ranks' present rate, from their spools, and the time left."""
+"""Estimate the time that runs of a sweep take."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 
-from emulator.analysis.throughput import Throughput, throughput
 from emulator.dataset.manifest import Manifest
 from emulator.record.machine import cores
 from emulator.record.result import Point, Probe
-from emulator.record.steps import last_steps
 from emulator.run.job import TrainingJob
-
-MOST_RANKS = 16
-"""Ranks whose rows are read; the others are assumed to do the same."""
-RECENT_STEPS = 8
-"""Last steps of a rank that the present rate is computed from."""
 
 BETWEEN_SECONDS = 1.0
 """Assumed seconds of a run outside its steps, in which loaders start and rows are summarised."""
@@ -49,7 +40,7 @@ class Pace:
     def probed(self, probe: Sequence[Probe]) -> None:
         """Take the largest bandwidth of a probe as that of the storage, unless it is shaped."""
         if probe and not self._job.storage.shaped_rate:
-            self._rate = max(each.bytes_per_second for each in probe)
+            self._rate = max(measured.bytes_per_second for measured in probe)
 
     def steps(self, ranks: int) -> int:
         """Return the steps of each rank in a run of `ranks`."""
@@ -90,32 +81,3 @@ class Pace:
 def start_seconds(ranks: int) -> float:
     """Estimate the seconds that a command takes to start `ranks` ranks on this host and to end."""
     return 2.0 + 0.2 * ranks / cores()
-
-
-class Spools:
-    """Reads the last steps of a point while it runs."""
-
-    def __init__(self, number: int, spools: Sequence[tuple[Path, int, int]]) -> None:
-        """Take, for each rank of point `number`, the arguments of `last_steps` that find its rows."""
-        places = np.unique(np.linspace(0, len(spools) - 1, min(MOST_RANKS, len(spools))).astype(int))
-        self._spools = [spools[place] for place in places]
-        self._number = number
-        self._ranks = len(spools)
-
-    def now(self) -> Throughput | None:
-        """Return the present rate of all ranks; None until one of them has finished its second step."""
-        parts = []
-        for spool in self._spools:
-            with suppress(OSError):
-                rows = last_steps(*spool)
-                rows = rows[(rows["point"] == self._number) & ((rows["step"] > 0) | (rows["epoch"] > 0))]
-                if len(rows):
-                    parts.append(rows[-RECENT_STEPS:])
-        if not parts:
-            return None
-        rate, scale = throughput(np.concatenate(parts)), self._ranks / len(parts)
-        return Throughput(
-            samples_per_second=rate.samples_per_second * scale,
-            bytes_per_second=rate.bytes_per_second * scale,
-            au=rate.au,
-        )

@@ -59,17 +59,14 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                 leader.keep_rows_on(apart)
             part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
             made = agreed(world, lambda: make_spool(job.out, part) if checks else None)
-            files, spool_file = world.gather(made), node.bcast(made)
-            shares = spool_shares(hosts, files) if leader else []
+            spool_file = node.bcast(made)
             with agreed(world, lambda: Spool(spool_file, node.rank, node.size)) as spool:
                 _probe_if_requested(job, dataset, world, checks, leader)
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
                     active = world.rank in order[:count]
                     group = world.split(0 if active else 1)
                     if active:
-                        if leader:
-                            leader.run_by([shares[rank] for rank in order[:count]])
-                        progress = leader.progress if leader else lambda steps: None
+                        progress = leader.progress if leader else lambda log: None
                         measured = run_point(job, dataset, number, group, spool, progress, world.links)
                         if leader and measured:
                             leader.add(measured)
@@ -95,21 +92,6 @@ def _probe_if_requested(
         probes = probe_storage(storage, dataset.manifest, folder, size, group)
         if leader:
             leader.add_probe(probes)
-
-
-def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:
-    """Return for each world rank its host's spool, its index among the ranks of the host, and their number.
-
-    `hosts` has the host of each world rank, `made` the spool that it made, or None: only the first rank of a
-    host makes one.
-    """
-    files = {host: file for host, file in zip(hosts, made, strict=True) if file}
-    places, seen = Counter(hosts), Counter[str]()
-    shares = []
-    for host in hosts:
-        shares.append((files[host], seen[host], places[host]))
-        seen[host] += 1
-    return shares
 
 
 def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> list[int]:

@@ -64,11 +64,7 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
     """Return the result before its first point."""
     memory = sum(environment["memory_of_hosts"].values())
     small = None if job.storage.emulated else small_dataset(manifest.total, memory)
-    flags = (
-        small,
-        another_dataset(mismatch(job.workload, manifest)),
-        unlike_job(job.workload),
-    )
+    flags = (small, another_dataset(mismatch(job.workload, manifest)), unlike_job(job.workload))
     return new_result(
         job.kind,
         command=job.command,

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from emulator.analysis.drift import drift, repeat_interval
+from emulator.analysis.drift import drift
 from emulator.analysis.flags import non_stationary
 
 
@@ -22,9 +21,3 @@ def test_flag_needs_a_certain_and_large_drift():
     assert "fell by 1" in flag.sentence and "from 1." in flag.sentence and "to 0." in flag.sentence
     assert non_stationary(np.linspace(1.01, 0.99, 200) + varied) is None
     assert non_stationary(random.normal(1, 0.5, 20)) is None
-
-
-def test_interval_of_repeats():
-    assert repeat_interval([1.0]) is None
-    low, high = repeat_interval([10.0, 12.0]) or (0, 0)
-    assert (low, high) == pytest.approx((11 - 12.7062, 11 + 12.7062), abs=1e-3)
