@@ -41,7 +41,7 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
         environment["dataset_mount"] = describe_mount(job.dataset)
     result = first_result(job, manifest, environment)
     require_rules(job, manifest, result, hosts, [run.ranks for run in runs])
-    seconds = start_seconds(ranks) + sum(pace.between() + run.seconds for run in runs)
+    seconds = start_seconds(ranks) + sum(pace.between(run.ranks) + run.seconds for run in runs)
     seconds = min(seconds, schedule.seconds_left)
     words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
     if not any(word.startswith(("-n", "--ranks")) for word in words):

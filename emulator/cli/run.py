@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Callable
@@ -242,7 +243,7 @@ def sweep(
         noise_named(noise).require(noise)
         job = replace(job, storage=replace(job.storage, noise=noise))
     fixed = None if counts is None else parse_counts(counts)
-    seconds = None if budget is None else parse_seconds(budget)
+    seconds = math.inf if budget is None else parse_seconds(budget)
 
     def schedule(size: int) -> Schedule:
         if fixed is not None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from emulator import live
-from emulator.analysis.bound import FED
 from emulator.analysis.knee import whole_accelerators
 from emulator.analysis.search import KneeSearch
 from emulator.config.storage import Place
@@ -26,11 +24,10 @@ from emulator.launch.comm import Comm
 from emulator.loader import buffer_bytes, shared_bytes
 from emulator.record.machine import free_memory_bytes
 from emulator.record.out import RESULT, read_result
-from emulator.record.result import Point, RunResult
-from emulator.registry import LOADERS
+from emulator.record.result import RunResult
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.job import TrainingJob, mismatch
-from emulator.sweep.adaptive import Adaptive, Cost
+from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.asked_data import (
     LEAST_STEPS,
     Data,
@@ -42,7 +39,6 @@ from emulator.sweep.asked_data import (
     remove_data,
 )
 from emulator.sweep.leader import Leader
-from emulator.sweep.outlook import BETWEEN_SECONDS
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Halving, Schedule, fed_between
 from emulator.units import counted, show_bytes, show_rate, show_seconds
@@ -53,8 +49,6 @@ POINT_SECONDS = 4.0
 """Seconds of compute in a point: short, so that several fit into minutes."""
 SLOWEST = 1 / 6
 """Largest share of the time for one point, if it has more than LEAST_STEPS steps."""
-TRAINING_START = 6.0
-"""Seconds in which the workers of a DataLoader start and end, beside other work on two cores."""
 _SWEEPING = 0.6
 """Share of the time after generating the data for the storage's knee; the rest is for PyTorch's counts."""
 
@@ -171,25 +165,6 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     )  # fmt: skip
 
 
-def seconds_of(job: TrainingJob, rate: float) -> Cost:
-    """Return an estimate of the seconds of a run: of its steps, and of its start.
-
-    `rate` are the bytes/s of the probe. The nearest run decides, if it starved: storage may collapse.
-    """
-    workload, steps = job.workload, job.steps or LEAST_STEPS
-    between = TRAINING_START if LOADERS.load(job.loader).tensors else BETWEEN_SECONDS
-
-    def seconds(ranks: int, points: Sequence[Point]) -> float:
-        best = max((point.bytes_per_second for point in points), default=rate)
-        near = min(points, key=lambda point: abs(point.ranks - ranks), default=None)
-        if near is not None and near.x_ideal < FED:
-            best = near.bytes_per_second
-        reading = ranks * workload.batch_bytes / max(best, 1.0)
-        return between + (steps + 1) * max(workload.accelerator.step_seconds, reading)
-
-    return seconds
-
-
 def _storage_knee(
     question: Question, where: Place, largest: int, probed: Probed, seconds: float, comm: Comm
 ) -> RunResult:
@@ -199,15 +174,12 @@ def _storage_knee(
         depth = read_result(job.out).workload["loader"]["workers"]
     loader = replace(job.workload.loader, workers=depth)
     job = replace(job, workload=replace(job.workload, loader=loader))
-    cost = seconds_of(job, probed.rate)
-    while largest > 1 and cost(largest, ()) > seconds / 2:
-        largest -= 1
     search = KneeSearch(maximum=largest, threshold=job.workload.training.au_threshold)
     live.say(
         f"storage: up to {counted(largest, 'rank')} of the direct loader with {counted(depth, 'request')} in "
         f"flight each, {show_seconds(seconds)}"
     )
-    return _measured(job, Adaptive(search, MonotonicClock(), seconds, cost), comm)
+    return _measured(job, Adaptive(search, MonotonicClock(), seconds), comm)
 
 
 def _pytorch_counts(
@@ -215,9 +187,8 @@ def _pytorch_counts(
 ) -> None:
     """Search by halving, while there is time, for the largest fed count of trainings on these clients."""
     job = _job(question, where, PYTORCH, "torch", probed.buffered)
-    workload = job.workload
-    cost = seconds_of(job, probed.rate)
-    if seconds < max(cost(1, ()), LEAST_STEPS * workload.batch_bytes / probed.buffered):
+    workload, steps = job.workload, job.steps or LEAST_STEPS
+    if seconds < steps * max(workload.accelerator.step_seconds, workload.batch_bytes / probed.buffered):
         live.say(f"PyTorch: no time is left for its reads, at {show_rate(probed.buffered)} a rank")
         return
     most = _fed(storage)
@@ -226,8 +197,7 @@ def _pytorch_counts(
         live.say(f"PyTorch: the memory suffices for {counted(fit, 'rank')}")
         most = max(1, fit)
     live.say(f"PyTorch: up to {counted(most, 'rank')} of the torch loader, {show_seconds(seconds)}")
-    threshold = job.workload.training.au_threshold
-    _measured(job, Halving(most, threshold, MonotonicClock(), seconds, cost), comm)
+    _measured(job, Halving(most, workload.training.au_threshold, MonotonicClock(), seconds), comm)
 
 
 def _trainings_in_memory(workload: Workload) -> int:

@@ -75,6 +75,7 @@ class Leader:
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest, self._pace = manifest, Pace(job, manifest)
+        self._schedule.cost = self._pace.run
         require_samples(job, manifest, self._schedule.largest)
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
         mount = store.describe() or describe_mount(Path(str(store)))
@@ -182,13 +183,13 @@ class Leader:
     def _seconds_left(self, points: Sequence[Point]) -> float:
         """Estimate the seconds left: of this run from its steps, of later ones from the runs so far."""
         pace, now = self._pace, time.monotonic()
-        each = pace.step(self._ranks, points)
+        step = pace.step(self._ranks, points)
         if self._step:
             # Without the first step, which waited for the loaders to start.
             elapsed = now - self._first_step
-            each = (PRIOR_STEPS * each + elapsed) / (PRIOR_STEPS + self._step - 1)
-        starting = 0.0 if self._step else max(0.0, pace.between() - (now - self._point_begin))
-        rest = starting + max(0, self._length - self._step) * each
+            step = (PRIOR_STEPS * step + elapsed) / (PRIOR_STEPS + self._step - 1)
+        starting = 0.0 if self._step else max(0.0, pace.between(self._ranks) - (now - self._point_begin))
+        rest = starting + max(0, self._length - self._step) * step
         later = sum(pace.run(ranks, points) for ranks in self._later)
         return min(rest + later, max(rest, self._schedule.seconds_left))
 

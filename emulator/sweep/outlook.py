@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Pace:
         self.sample_bytes = manifest.total / manifest.samples * share
         """Mean bytes read for a sample."""
         self._rate = job.storage.shaped_rate or math.inf
-        self._between: list[float] = []
+        self._between: dict[int, float] = {}
 
     @property
     def limit(self) -> float:
@@ -50,32 +50,41 @@ class Pace:
         """Estimate the seconds of a step of `ranks` ranks from the points so far.
 
         Interpolates linearly between measured counts. Above the largest one, the time grows with the ranks if
-        that one starved, and is constant otherwise. Without points it is that of the accelerator, or of the
-        storage if that takes longer.
+        that one starved, and is constant otherwise, until the ranks' CPU time fills the cores. Without points
+        it is that of the accelerator, or of the storage if that takes longer.
         """
         known = {point.ranks: point.seconds / point.steps for point in points if point.steps}
         if not known:
             workload = self._job.workload
             reading = ranks * workload.loader.batch_size * self.sample_bytes / self._rate
             return max(workload.accelerator.step_seconds, reading)
-        counts = sorted(known)
-        last = counts[-1]
-        if ranks > last:
-            starved = any(point.ranks == last and point.x_ideal < 0.98 for point in points)
-            return known[last] * (ranks / last if starved else 1.0)
-        return float(np.interp(ranks, counts, [known[count] for count in counts]))
+        largest = max(points, key=lambda point: point.ranks)
+        if ranks <= largest.ranks:
+            return _interpolated(ranks, known)
+        more = ranks / largest.ranks
+        cores = max(1, sum(host.cores for host in largest.hosts))
+        on_cores = sum(host.cpu_seconds for host in largest.hosts) / cores / largest.steps
+        return max(known[largest.ranks] * (more if largest.x_ideal < 0.98 else 1.0), on_cores * more)
 
     def run(self, ranks: int, points: Sequence[Point]) -> float:
         """Return the estimated seconds of a run, from the choice of its count to the next choice."""
-        return self.between() + self.steps(ranks) * self.step(ranks, points)
+        return self.between(ranks) + self.steps(ranks) * self.step(ranks, points)
 
-    def between(self) -> float:
-        """Return the mean seconds of a run outside its steps."""
-        return sum(self._between) / len(self._between) if self._between else BETWEEN_SECONDS
+    def between(self, ranks: int) -> float:
+        """Return the seconds of a run of `ranks` outside its steps, in proportion above the largest known."""
+        if not self._between:
+            return BETWEEN_SECONDS
+        return _interpolated(ranks, self._between) * max(1.0, ranks / max(self._between))
 
     def took(self, seconds: float, point: Point) -> None:
         """Record that a run took `seconds` in total, of which `point` has its steps."""
-        self._between.append(max(0.0, seconds - point.seconds))
+        self._between[point.ranks] = max(0.0, seconds - point.seconds)
+
+
+def _interpolated(ranks: int, known: Mapping[int, float]) -> float:
+    """Interpolate linearly between known counts; beyond them it is constant."""
+    counts = sorted(known)
+    return float(np.interp(ranks, counts, [known[count] for count in counts]))
 
 
 def start_seconds(ranks: int) -> float:

@@ -10,6 +10,9 @@ from emulator.errors import SpecError
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
 
+Cost = Callable[[int, Sequence[Point]], float]
+"""Estimates the seconds of a run of a count, from the points so far."""
+
 
 class Schedule(ABC):
     """Chooses process counts on rank 0 from the points so far."""
@@ -20,6 +23,13 @@ class Schedule(ABC):
     """True if no measurement can change the number of runs."""
     assumption: str = ""
     """The assumption behind `expected`; empty if there is none."""
+
+    def __init__(self, clock: Clock | None = None, seconds: float = math.inf) -> None:
+        """No run begins that would not end within `seconds` from now, by its `cost`."""
+        self.seconds = seconds
+        self.cost: Cost = lambda ranks, points: 0.0  # until who measures the runs sets it
+        self._now = clock.now if clock else lambda: 0.0
+        self._begin = self._now()
 
     @abstractmethod
     def next_count(self, points: Sequence[Point]) -> int | None:
@@ -42,8 +52,15 @@ class Schedule(ABC):
 
     @property
     def seconds_left(self) -> float:
-        """Seconds after which no further run begins; infinite without a budget."""
-        return math.inf
+        """Seconds within which runs have to end; infinite without a limit."""
+        return self.seconds - (self._now() - self._begin)
+
+    def fitting(self, count: int, points: Sequence[Point], least: int = 1) -> int | None:
+        """The largest count from `least` to `count` whose run would end in time; None if there is none."""
+        # The first run may take half: one count alone tells little.
+        left = self.seconds_left if points else self.seconds_left / 2
+        fits = (ranks for ranks in range(count, least - 1, -1) if self.cost(ranks, points) <= left)
+        return next(fits, None)
 
 
 class FixedCounts(Schedule):
@@ -52,6 +69,7 @@ class FixedCounts(Schedule):
     certain = True
 
     def __init__(self, counts: tuple[int, ...]) -> None:
+        super().__init__()
         self.counts = counts
         self.largest = max(counts)
 
@@ -98,43 +116,34 @@ def fed_between(points: Sequence[Point], threshold: float) -> tuple[int, int]:
 
 
 class Halving(Schedule):
-    """Searches for the largest fed count, between 0 and `most`, within a time."""
+    """Searches for the largest fed count from 1 to `largest`: these two first, then between them."""
 
-    def __init__(
-        self,
-        most: int,
-        threshold: float,
-        clock: Clock,
-        seconds: float,
-        cost: Callable[[int, Sequence[Point]], float],
-    ) -> None:
-        """`cost` estimates the seconds of a run of a count, from the points so far."""
-        while most > 1 and cost(most, ()) > seconds:
-            most -= 1
-        self.largest, self._threshold, self._cost = most, threshold, cost
-        self._clock, self._seconds, self._begin = clock, seconds, clock.now()
+    def __init__(self, largest: int, threshold: float, clock: Clock, seconds: float) -> None:
+        super().__init__(clock, seconds)
+        self.largest, self._threshold = largest, threshold
 
     def next_count(self, points: Sequence[Point]) -> int | None:
         if not points:
-            return self.largest  # it may be fed
+            return self.fitting(1, points)  # it shows what a rank costs the client
+        fed, starved = self._between(points)
+        count = self.largest if starved > self.largest else (fed + starved) // 2
+        return self.fitting(count, points, fed + 1) if starved - fed > 1 else None
+
+    def _between(self, points: Sequence[Point]) -> tuple[int, int]:
+        """The largest fed count, and the smallest above it that is not fed, or was not run."""
         fed, starved = fed_between(points, self._threshold)
-        count = (fed + starved) // 2
-        if starved - fed <= 1 or self._cost(count, points) > self.seconds_left:
-            return None
-        return count
+        return fed, starved if any(point.ranks == starved for point in points) else self.largest + 1
 
     def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
-        if not points:
-            return (self.largest,)
-        fed, starved = fed_between(points, self._threshold)
+        fed, starved = self._between(points)
         return ((fed + starved) // 2,) * max(1, math.ceil(math.log2(max(2, starved - fed))))
-
-    @property
-    def seconds_left(self) -> float:
-        return self._seconds - (self._clock.now() - self._begin)
 
     def outlook(self, points: Sequence[Point]) -> str:
         if not points:
             return "looking for the largest fed count"
-        fed, starved = fed_between(points, self._threshold)
-        return f"{fed} or more are fed, fewer than {starved}"
+        fed, starved = self._between(points)
+        return (
+            f"{fed} or more are fed, fewer than {starved}"
+            if starved <= self.largest
+            else f"{fed} or more are fed"
+        )

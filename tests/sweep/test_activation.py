@@ -49,9 +49,22 @@ def test_fixed_counts_run_in_order_and_stop():
 def test_halving_finds_the_largest_count_that_is_fed(feeds):
     """Against a list of every count, and within a time."""
     clock, points = SimpleNamespace(now=lambda: float(len(points))), []
-    schedule = Halving(12, 0.9, clock, 60.0, lambda ranks, points: 1.0)
+    schedule = Halving(12, 0.9, clock, 60.0)
+    schedule.cost = lambda ranks, points: 1.0
     while (count := schedule.next_count(points)) is not None:
         points.append(SimpleNamespace(ranks=count, x_ideal=1.0 if count <= feeds else 0.5))
-    assert fed_between(points, 0.9)[0] == feeds and len(points) <= 5
-    late = Halving(12, 0.9, SimpleNamespace(now=iter([0.0, 50.0, 50.0]).__next__), 60.0, lambda *_: 20.0)
-    assert late.next_count([SimpleNamespace(ranks=12, x_ideal=0.5)]) is None, "a run takes 50 of 60 seconds"
+    assert fed_between(points, 0.9)[0] == feeds and len(points) <= 6
+
+
+def test_no_run_begins_that_would_not_end_in_time():
+    clock = SimpleNamespace(time=0.0)
+    clock.now = lambda: clock.time
+    schedule = Halving(12, 0.9, clock, 60.0)
+    schedule.cost = lambda ranks, points: 5.0 * ranks
+    assert schedule.next_count([]) == 1
+    fed = SimpleNamespace(ranks=1, x_ideal=1.0)
+    assert schedule.next_count([fed]) == 12
+    clock.time = 40.0
+    assert schedule.next_count([fed]) == 4, "20 s are left"
+    clock.time = 55.0
+    assert schedule.next_count([fed]) is None, "one rank is known"

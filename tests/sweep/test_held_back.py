@@ -27,7 +27,7 @@ def run(ranks: int, client: str | None = None) -> Point:
 
 
 def adaptive(**limits: int) -> Adaptive:
-    return Adaptive(KneeSearch(maximum=64, **limits), MonotonicClock(), None)
+    return Adaptive(KneeSearch(maximum=64, **limits), MonotonicClock())
 
 
 def test_a_disturbed_count_is_run_again_once():
@@ -57,7 +57,7 @@ def test_disturbed_runs_count_as_runs(most):
 @pytest.mark.parametrize("largest", [3, 16, 64])
 def test_where_only_the_client_is_the_limit_it_is_bracketed_and_left(cores, largest):
     """The client has cores for so many accelerators. A sweep up to 3 went on to nine runs."""
-    schedule = Adaptive(KneeSearch(maximum=largest), MonotonicClock(), None)
+    schedule = Adaptive(KneeSearch(maximum=largest), MonotonicClock())
     points: list[Point] = []
     while (count := schedule.next_count(points)) is not None:
         made = point(count, max(cores, 0.5) * STORAGE / 12)

@@ -42,7 +42,18 @@ def test_what_a_run_takes_beside_its_steps_is_learnt(tmp_path):
     learns = pace(tmp_path, None)
     assert learns.run(1, ()) == pytest.approx(BETWEEN_SECONDS + 60 * 0.05)
     learns.took(10.0, replace(point(2, 1e9), seconds=4.0))
-    assert learns.between() == pytest.approx(6.0)
+    assert learns.between(1) == learns.between(2) == pytest.approx(6.0)
+    assert learns.between(4) == pytest.approx(12.0), "each rank has a start of its own"
+
+
+def test_more_ranks_are_slower_where_the_storage_or_the_cores_are_used_up(tmp_path):
+    known = pace(tmp_path, None)
+    (host,) = point(2, 1e9).hosts
+    host = replace(host, cores=4, cpu_seconds=8.0)
+    fed = replace(point(2, 1e9), x_ideal=1.0, seconds=4.0, steps=8, hosts=(host,))
+    assert known.step(1, [fed]) == known.step(4, [fed]) == pytest.approx(0.5)
+    assert known.step(8, [fed]) == pytest.approx(1.0), "four ranks use all cores"
+    assert known.step(4, [replace(fed, x_ideal=0.5)]) == pytest.approx(1.0), "the storage"
 
 
 @pytest.mark.parametrize(("limit", "most"), [(0.4, 4), (5.0, 20), (100.0, 4), (math.inf, 20)])
