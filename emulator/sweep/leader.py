@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import BoundKind, Point, Probe
 from emulator.run.environment import describe_run
 from emulator.record.steps import STEP, StepLog
+from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
@@ -59,46 +61,23 @@ class Leader:
         self._recent = np.zeros(0, STEP)
 
     def open(
-        self,
-        dataset: Dataset,
-        hosts: Sequence[str],
-        memory: Mapping[str, int],
-        unjoined: str = "",
-        differences: str = "",
-        library: str = "",
+        self, dataset: Dataset, hosts: Sequence[str], memory: Mapping[str, int], world: Comm
     ) -> ResultFolder:
         """Make OUT, or open it to resume. `hosts` has every rank's host, `memory` the bytes of each host.
 
-        `unjoined` is why the hosts could not be joined by sockets; empty if they were, or if there is only
-        one. `differences` is how their software differs, `library` the MPI between them. Raises
-        SpecError, StorageError.
+        Raises SpecError, StorageError.
         """
-        job, store, manifest = self._job, dataset.store, dataset.manifest
+        job, manifest = self._job, dataset.manifest
         self._manifest, self._pace = manifest, Pace(job, manifest)
         self._schedule.cost = self._pace.run
         require_samples(job, manifest, self._schedule.largest)
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
-        mount = store.describe() or describe_mount(Path(str(store)))
-        environment = {
-            **describe_run(hosts, memory, job.out),
-            "mpi": library or None,
-            "dataset_mount": mount,
-            "io_scheduler": io_scheduler(job.dataset) if isinstance(job.dataset, Path) else None,
-            "emulator": asdict(self_test(job.loader, job.workload)),
-            "reads": how_read(job.loader, job.workload, dataset, job.direct and store.takes_direct()),
-        }
+        environment = _environment(job, dataset, hosts, memory, world)
         self._reading = Reading(
             request_bytes=environment["reads"]["request_bytes"],
             workers=job.workload.loader.workers,
             read_ahead=not environment["reads"]["direct"],
         )
-        if len(environment["hosts"]) > 1:
-            environment["hosts_meet"] = f"through MPI, polled: {unjoined}" if unjoined else "through sockets"
-        if unjoined:
-            live.say(f"note: hosts synchronise through MPI, which polls, because sockets failed: {unjoined}")
-        if differences:
-            environment["hosts_differ"] = differences
-            live.say(f"note: the software of hosts differs: {differences}")
         result = first_result(job, manifest, environment)
         active = [hosts[rank] for rank in activation_order(hosts, job.placement)]
         counts = self._schedule.expected(points, self._pace.limit)
@@ -236,6 +215,30 @@ class Leader:
         """Print why the sweep ended, after the last line of progress."""
         if verdict := self._schedule.verdict(self._points):
             live.say(f"done: {verdict}")
+
+
+def _environment(
+    job: TrainingJob, dataset: Dataset, hosts: Sequence[str], memory: Mapping[str, int], world: Comm
+) -> dict[str, Any]:
+    """The facts about the hosts, their MPI, the mount and the emulator that a result records."""
+    store = dataset.store
+    environment = {
+        **describe_run(hosts, memory, job.out),
+        "mpi": world.library or None,
+        "dataset_mount": store.describe() or describe_mount(Path(str(store))),
+        "io_scheduler": io_scheduler(job.dataset) if isinstance(job.dataset, Path) else None,
+        "emulator": asdict(self_test(job.loader, job.workload)),
+        "reads": how_read(job.loader, job.workload, dataset, job.direct and store.takes_direct()),
+    }
+    if world.unjoined:
+        environment["hosts_meet"] = f"through MPI, polled: {world.unjoined}"
+        live.say(f"note: hosts synchronise through MPI, which polls: sockets failed: {world.unjoined}")
+    elif len(environment["hosts"]) > 1:
+        environment["hosts_meet"] = "through sockets"
+    if world.differences:
+        environment["hosts_differ"] = world.differences
+        live.say(f"note: the software of hosts differs: {world.differences}")
+    return environment
 
 
 def require_samples(job: TrainingJob, manifest: Manifest, ranks: int) -> None:

@@ -46,47 +46,56 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     """
     with noise_beside(job.storage.noise, job.dataset, job.out, world), guarded(world, job.out):
         hosts, memory = hosts_of(world)
-        node = world.node()
-        checks = node.rank == 0  # one rank per host checks OUT and makes the spool
-        dataset = open_together(world, job.dataset)
-        order = activation_order(hosts, job.placement)
-        opening = (dataset, hosts, memory, world.unjoined, world.differences, world.library)
-        with entered(world, partial(leader.open, *opening) if leader else None) as folder:
+        dataset, node = open_together(world, job.dataset), world.node()
+        opened = partial(leader.open, dataset, hosts, memory, world) if leader else None
+        with entered(world, opened) as folder:
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
-            seen = world.all(np.array([not checks or (job.out / RESULT).is_file()]))
-            apart = {host for host, sees in zip(hosts, seen, strict=True) if not sees}
-            if leader:
-                leader.keep_rows_on(apart)
             part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
-            made = agreed(world, lambda: make_spool(job.out, part) if checks else None)
-            spool_file = node.bcast(made)
-            with agreed(world, lambda: Spool(spool_file, node.rank, node.size)) as spool:
-                _probe_if_requested(job, dataset, world, checks, leader)
-                while (count := world.bcast(leader.next_count() if leader else None)) is not None:
-                    active = world.rank in order[:count]
-                    group = world.split(0 if active else 1)
-                    if active:
-                        progress = leader.progress if leader else lambda log: None
-                        measured = run_point(job, dataset, number, group, spool, progress, world.links)
-                        if leader and measured:
-                            leader.add(measured)
-                    number += 1
-                    world.barrier()  # idle ranks wait here
-                    _probe_if_requested(job, dataset, world, checks, leader)
+            first = node.rank == 0  # one rank per host checks OUT and makes the spool
+            seen = world.all(np.array([not first or (job.out / RESULT).is_file()]))
+            if leader:
+                leader.keep_rows_on({host for host, sees in zip(hosts, seen, strict=True) if not sees})
+            made = agreed(world, lambda: make_spool(job.out, part) if first else None)
+            shared = node.bcast(made)
+            with agreed(world, lambda: Spool(shared, node.rank, node.size)) as spool:
+                order = activation_order(hosts, job.placement)
+                _measure_points(job, dataset, world, leader, order, number, spool)
             agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
             agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
             return folder.complete() if folder else None
 
 
-def _probe_if_requested(
-    job: TrainingJob, dataset: Dataset, world: Comm, reads: bool, leader: Leader | None
+def _measure_points(
+    job: TrainingJob,
+    dataset: Dataset,
+    world: Comm,
+    leader: Leader | None,
+    order: Sequence[int],
+    number: int,
+    spool: Spool,
 ) -> None:
-    """Probe the storage from the ranks that `reads`, the first of each host, if the leader requests it."""
+    """Run points, from `number` on, until the leader has no further count."""
+    progress = leader.progress if leader else lambda log: None
+    _probe_if_requested(job, dataset, world, leader)
+    while (count := world.bcast(leader.next_count() if leader else None)) is not None:
+        active = world.rank in order[:count]
+        group = world.split(0 if active else 1)
+        measured = run_point(job, dataset, number, group, spool, progress, world.links) if active else None
+        if leader and measured:
+            leader.add(measured)
+        number += 1
+        world.barrier()  # idle ranks wait here
+        _probe_if_requested(job, dataset, world, leader)
+
+
+def _probe_if_requested(job: TrainingJob, dataset: Dataset, world: Comm, leader: Leader | None) -> None:
+    """Probe the storage from the first rank of each host, if the leader requests it."""
     size = world.bcast(leader.request_to_probe if leader else None)
     if size is None:
         return
-    group = world.split(0 if reads else 1)
-    if reads:
+    first = world.node().rank == 0
+    group = world.split(0 if first else 1)
+    if first:
         storage = dataset.store.for_ranks(direct=dataset.store.takes_direct(), cache="cold")
         folder = job.dataset if isinstance(job.dataset, Path) else None
         probes = probe_storage(storage, dataset.manifest, folder, size, group)
@@ -102,9 +111,11 @@ def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> l
     World rank 0 is always first.
     """
     names = list(dict.fromkeys(hosts))
-    seen: Counter[str] = Counter()
-    slots = []
+    if placement == "pack":
+        return sorted(range(len(hosts)), key=lambda rank: names.index(hosts[rank]))
+    ranks_before: Counter[str] = Counter()
+    turns = []
     for rank, host in enumerate(hosts):
-        slots.append((seen[host] if placement == "spread" else names.index(host), rank))
-        seen[host] += 1
-    return [rank for _, rank in sorted(slots)]
+        turns.append((ranks_before[host], rank))
+        ranks_before[host] += 1
+    return [rank for _, rank in sorted(turns)]
