@@ -133,8 +133,8 @@ def over_barriers(rows: Steps, sync: Sync, over: Whole) -> Floats:
     shape = (length, len(ranks))
 
     def summed(part: str) -> Floats:
-        found = np.bincount(cell, weights=rows[part], minlength=length * len(ranks))
-        return found.astype(np.float64).reshape(shape)
+        sums = np.bincount(cell, weights=rows[part], minlength=length * len(ranks))
+        return sums.astype(np.float64).reshape(shape)
 
     busy = np.stack([summed("compute"), summed("wait"), summed("overshoot")])
     barrier = summed("barrier")

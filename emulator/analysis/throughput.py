@@ -75,20 +75,6 @@ def later_steps(steps: Steps) -> NDArray[np.bool_]:
     return found
 
 
-KINDS_OF_STEPS = 4
-
-
-def kind_of_step(
-    wanted: NDArray[np.bool_], later: NDArray[np.bool_], together: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """The kind of each step, of KINDS_OF_STEPS; of each rank the steps of its lowest kind count.
-
-    0: wanted, while all ranks were busy (`together`). 1: not the first of its rank, while all were busy.
-    2: not the first. 3: the first. So a rank that would have no step left keeps its next best steps.
-    """
-    return np.where(wanted & together, 0, np.where(later & together, 1, np.where(later, 2, 3)))
-
-
 def _chosen(steps: Steps, wanted: NDArray[np.bool_], over: Whole) -> Steps:
     """The `wanted` steps that ended before the first rank did; of a rank without any, its next best."""
     ends = steps["begin"] + durations(steps)
@@ -96,8 +82,11 @@ def _chosen(steps: Steps, wanted: NDArray[np.bool_], over: Whole) -> Steps:
     last = np.zeros(len(ranks))
     np.maximum.at(last, rank, ends)
     together = ends <= least(over, last.min(keepdims=True, initial=np.inf))[0] + 1e-9
-    kind = kind_of_step(wanted, later_steps(steps), together)
-    best = np.full(len(ranks), KINDS_OF_STEPS)
+    later = later_steps(steps)
+    # Of each rank the lowest kind counts: wanted (0); else not the first step, while all were busy (1); else
+    # not the first (2); else the first (3).
+    kind = np.where(wanted & together, 0, np.where(later & together, 1, np.where(later, 2, 3)))
+    best = np.full(len(ranks), 3)
     np.minimum.at(best, rank, kind)
     chosen: Steps = steps[kind == best[rank]]
     return chosen
@@ -153,11 +142,11 @@ def arrived(steps: Steps, over: Whole = WHOLE) -> Rates | None:
     moments = np.unique([*first, *last])
     reading = np.searchsorted(np.sort(first), moments[:-1], "right")
     reading -= np.searchsorted(np.sort(last), moments[:-1], "right")
-    part = np.append(0.0, np.cumsum(np.diff(moments) / np.maximum(reading, 1)))  # of one rank, up to a moment
+    # What one rank has got up to each moment, of a storage that gives 1 per second.
+    part = np.append(0.0, np.cumsum(np.diff(moments) / np.maximum(reading, 1)))
 
     def got(moment: Floats) -> Floats:
-        found: Floats = np.interp(moment, moments, part)
-        return found
+        return np.asarray(np.interp(moment, moments, part))
 
     whole = np.maximum(got(read["arrived"]) - got(start), 1e-12)
     inside = got(np.minimum(read["arrived"], end)) - got(np.maximum(start, begin))
@@ -173,10 +162,8 @@ def arrived(steps: Steps, over: Whole = WHOLE) -> Rates | None:
 def sustained(steps: Steps, consumed: Rates, over: Whole = WHOLE) -> Rates:
     """The throughput of a point: what was `consumed` while all ranks were busy, or what arrived if that is
     less."""
-    found = arrived(steps, over)
-    if found is None or found.bytes_per_second >= consumed.bytes_per_second:
-        return consumed
-    return found
+    rates = arrived(steps, over)
+    return rates if rates and rates.bytes_per_second < consumed.bytes_per_second else consumed
 
 
 def share_of_time(steps: Steps, column: str, over: Whole = WHOLE) -> float:
