@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from faults.conftest import data, made, warm
 from faults.harness import run
 
-from emulator.record.out import ResultFolder
+from emulator.errors import SpecError
+from emulator.record.out import ResultFolder, write_output
 from emulator.record.result import new_result
 from emulator.record.steps import STEP
 
@@ -21,8 +21,6 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    import numpy as np
-
     made = new_result(
         "run", command=("feedrate",), workload={}, dataset={}, storage={}, loader="direct", environment={}
     )
@@ -31,20 +29,26 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.mark.parametrize("option", ["--csv", "--markdown", "--openmetrics", "--html", "--svg"])
 @pytest.mark.parametrize("name", ["out/run.json", "out/steps.parquet", "data/manifest.json", "data/x"])
 def test_no_output_replaces_a_file_of_a_result_or_a_dataset(
-    data: Path, out: Path, tmp_path: Path, option: str, name: str
+    data: Path, out: Path, tmp_path: Path, name: str
 ) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    (tmp_path / "link").symlink_to(tmp_path / name)
     for path in (tmp_path / name, tmp_path / "link"):
-        done = run(out.parent / "..", "report", out, option, path)
-        assert done.status == 2 and name.partition("/")[0] in done.one_line(), done.err
-        (tmp_path / "link").unlink(missing_ok=True)
-        (tmp_path / "link").symlink_to(tmp_path / name)
+        with pytest.raises(SpecError, match=name.partition("/")[0]):
+            write_output(path, b"page")
     (tmp_path / "link").unlink()
     assert {path: path.read_bytes() for path in before} == before
     assert not (data / "x").exists()
+
+
+@pytest.mark.parametrize("option", ["--csv", "--markdown", "--openmetrics", "--html", "--svg"])
+def test_every_option_that_names_an_output_refuses_such_a_file(out: Path, option: str) -> None:
+    before = (out / "run.json").read_bytes()
+    done = run(out.parent / "..", "report", out, option, out / "run.json")
+    assert done.status == 2 and "out" in done.one_line(), done.err
+    assert (out / "run.json").read_bytes() == before
 
 
 def test_events_replace_no_file_of_a_result(out: Path, tmp_path: Path) -> None:
@@ -54,24 +58,12 @@ def test_events_replace_no_file_of_a_result(out: Path, tmp_path: Path) -> None:
     assert (out / "run.json").read_bytes() == before
 
 
-def test_a_link_is_followed_and_the_mode_stays(out: Path, tmp_path: Path) -> None:
+def test_a_link_is_followed_and_the_mode_stays(tmp_path: Path) -> None:
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     target.touch(0o600)
     link.symlink_to(target)
-    assert run(tmp_path, "report", out, "--csv", link).status == 0
-    assert link.is_symlink() and target.read_text() and target.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_pipe_is_written_to(out: Path, tmp_path: Path) -> None:
-    pipe, read = tmp_path / "pipe.csv", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
-    reader.start()
-    done = run(tmp_path, "report", out, "--csv", pipe)
-    if done.status:
-        pipe.open("w").close()
-    reader.join()
-    assert done.status == 0 and read[0].strip() and pipe.is_fifo(), done.err
+    write_output(link, "a,b")
+    assert link.is_symlink() and target.read_text() == "a,b" and target.stat().st_mode & 0o777 == 0o600
 
 
 def test_nothing_is_made_inside_a_dataset(data: Path, out: Path, tmp_path: Path) -> None:
