@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
-from emulator.analysis.evidence import held, left_out, usable
+from emulator.analysis.evidence import left_out, limited_by_client, usable
 from emulator.analysis.gate import Verdict, fed_range, knee_of, require, threshold_of
 from emulator.analysis.knee import asked_rate, find_knee, whole_accelerators
 from emulator.analysis.point import show_au
@@ -157,7 +157,7 @@ def _number(
         return knee.n_au, knee.interval
     if share is not None and not low:
         # Less than one is fed, or the client kept the storage from showing more.
-        exact = not any(held(point) for point in points)
+        exact = not any(limited_by_client(point) for point in points)
         return share, (share, share if exact else high)
     if low:
         return float(low), (float(low), high)
@@ -208,14 +208,14 @@ def _saturation(knee: Knee, points: Sequence[Point]) -> str:
 def _part_of_one(number: float, name: str, points: Sequence[Point]) -> str:
     """`0.4 of an A100: 1 process read 32 MB/s ..., and 1 asks for 80 MB/s`."""
     most = max(usable(points) or points, key=lambda point: point.bytes_per_second)
-    at_least = "at least " if any(held(point) for point in points) else ""
+    at_least = "at least " if any(limited_by_client(point) for point in points) else ""
     asked = show_rate(asked_rate([most]))
     return f"{at_least}{named(number, name)}: {_read([most])}, and 1 asks for {asked}"
 
 
 def _client_limits(points: Sequence[Point]) -> str:
     """The counts at which the client was the limit, and its limits."""
-    limited = [point for point in points if held(point)]
+    limited = [point for point in points if limited_by_client(point)]
     counts = ", ".join(map(str, sorted({point.ranks for point in limited})))
     kinds = dict.fromkeys(LIMIT_NAMES[point.bound.kind] for point in limited if point.bound)
     return f": at {counts} processes the limit was {' and '.join(kinds)}, not the storage"

@@ -10,7 +10,7 @@ from emulator.analysis.flags import invalid
 from emulator.record.result import CLIENT, Point
 
 
-def held(point: Point) -> bool:
+def limited_by_client(point: Point) -> bool:
     """True where the client kept the storage from showing what it delivers."""
     # Where accelerators were fed all the same, the storage delivered what was asked for, however late the
     # client's processes were.
@@ -23,7 +23,7 @@ def usable(points: Sequence[Point]) -> list[Point]:
     Left out are those that the client held back, since the storage might have delivered more, and those of
     which a flag says that memory answered (`flags.invalid`), as long as those leave two process counts.
     """
-    served = [point for point in points if not held(point)]
+    served = [point for point in points if not limited_by_client(point)]
     # A knee, its curve, the lines of figures and `fit` leave the same points out.
     valid = [point for point in served if not invalid(point)]
     return valid if len({point.ranks for point in valid}) > 1 else served

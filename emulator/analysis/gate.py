@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.analysis.evidence import held, usable
+from emulator.analysis.evidence import limited_by_client, usable
 from emulator.analysis.flags import invalid
 from emulator.analysis.knee import NO_KNEE, whole_accelerators
 from emulator.analysis.variation import PRIOR_DEVIATION
@@ -72,12 +72,12 @@ def knee_of(result: RunResult) -> Knee:
     points = [point for point in result.points if math.isfinite(point.ideal_samples_per_second)]
     valid = [point for point in points if not invalid(point)]
     fed = max((point.ranks for point in valid if point.x_ideal >= threshold), default=None)
-    unlimited = usable([point for point in points if not held(point)])
+    unlimited = usable([point for point in points if not limited_by_client(point)])
     starving = [point.ranks for point in unlimited if point.x_ideal < threshold]
     starved = min((ranks for ranks in starving if ranks > (fed or 0)), default=None)
     if starved is not None:
         kind: KneeKind = "not-identifiable" if fed else "below"
-    elif any(held(point) for point in points):
+    elif any(limited_by_client(point) for point in points):
         kind = "at-least"
     else:
         kind = "beyond" if fed else "not-identifiable"
@@ -159,7 +159,7 @@ def _log_rates(result: RunResult) -> dict[int, list[float]]:
     """Count -> logarithm of each run's throughput, of runs that say something about the storage."""
     found: dict[int, list[float]] = {}
     for point in result.points:
-        if not held(point) and not invalid(point) and point.samples_per_second > 0:
+        if not limited_by_client(point) and not invalid(point) and point.samples_per_second > 0:
             found.setdefault(point.ranks, []).append(math.log(point.samples_per_second))
     return found
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from emulator.analysis.evidence import held, usable
+from emulator.analysis.evidence import limited_by_client, usable
 from emulator.analysis.parts import Floats
 from emulator.analysis.search import BEYOND_DOUBT, CERTAIN, Belief, KneeSearch, believe, observe
 from emulator.record.result import Knee, KneeKind, Point
@@ -61,7 +61,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
         raise ValueError("no point to find a knee in")
     if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
         return NO_KNEE
-    used, client_limited = usable(points), [point for point in points if held(point)]
+    used, client_limited = usable(points), [point for point in points if limited_by_client(point)]
     if not used:
         fed = max((point.ranks for point in client_limited if point.x_ideal >= threshold), default=None)
         return replace(NO_KNEE, kind="at-least", fed=fed)

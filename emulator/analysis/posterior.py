@@ -176,11 +176,11 @@ def posterior(
     )
 
 
-def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Floats:
+def _closer(hypotheses: Posterior, scales: Floats, bounds: tuple[float, float]) -> Floats:
     """Values of ln K for the next pass: half of them where any weight is left, half where most of it is."""
     grids = []
     for tail in (5e-4, 0.01):
-        ends = weighted_quantiles(found.log_scale, found.weight, (tail, 1 - tail))
+        ends = weighted_quantiles(hypotheses.log_scale, hypotheses.weight, (tail, 1 - tail))
         first, last = np.searchsorted(scales, ends)
         low, high = scales[max(0, first - 2)], scales[min(len(scales) - 1, last + 1)]
         grids.append(np.linspace(max(low, bounds[0]), min(high, bounds[1]), SCALES // 2))

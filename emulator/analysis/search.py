@@ -68,7 +68,7 @@ class Belief:
     n_au: tuple[float, float, float]
     """The 95 % interval of N_AU and its middle; below 1 where even one process is under the threshold."""
     n_saturation: float
-    """Median of N* = C / r; little is known of it until some point is saturated."""
+    """Median of N* = C / r; little is kbeliefn of it until some point is saturated."""
     beyond: float
     """Probability that N_AU is at or above the maximum."""
     below: float
@@ -112,30 +112,30 @@ def believe(history: Sequence[CountRun], search: KneeSearch) -> Belief:
 # A posterior takes 0.05 s or more, and the verdict, the outlook and the next count all need the same one.
 @lru_cache(maxsize=2)
 def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
-    found = posterior(
+    hypotheses = posterior(
         [run.ranks for run in history],
         [run.efficiency for run in history],
         search.threshold,
         search.maximum,
         [run.slack for run in history],
     )
-    log_knee = found.log_n_au
-    (limit,) = found.quantiles(found.log_n_saturation, INTERVAL[1:2])
+    log_knee = hypotheses.log_n_au
+    (limit,) = hypotheses.quantiles(hypotheses.log_n_saturation, INTERVAL[1:2])
     return Belief(
-        n_au=_within(found, *found.quantiles(log_knee, INTERVAL)),
+        n_au=_within(hypotheses, *hypotheses.quantiles(log_knee, INTERVAL)),
         n_saturation=limit,
-        beyond=float(found.weight[log_knee >= math.log(search.maximum)].sum()),
-        below=float(found.weight[log_knee < 0].sum()),
-        posterior=found,
+        beyond=float(hypotheses.weight[log_knee >= math.log(search.maximum)].sum()),
+        below=float(hypotheses.weight[log_knee < 0].sum()),
+        posterior=hypotheses,
     )
 
 
-def _within(found: Posterior, low: float, middle: float, high: float) -> tuple[float, float, float]:
+def _within(hypotheses: Posterior, low: float, middle: float, high: float) -> tuple[float, float, float]:
     """Cut the interval of N_AU at counts whose own runs prove that they are fed, or that they starve.
 
     A curve through all runs may contradict those of one count, and explain the difference by drift.
     """
-    bare = found.crossings
+    bare = hypotheses.crossings
     if bare is None:
         return low, middle, high
     counts = np.exp(bare.log_counts)
@@ -158,72 +158,72 @@ def next_count(history: Sequence[CountRun], search: KneeSearch) -> int | str:
     D-optimal design, Chaloner and Verdinelli 1995). A count may be repeated. If all runs are on one side of
     the interval, its middle is next, because a knee needs a count that is fed and one that is not.
     """
-    now = believe(history, search)
-    if stop := _stop(history, search, now):
+    belief = believe(history, search)
+    if stop := _stop(history, search, belief):
         return stop
-    if now.beyond >= CERTAIN:  # so far by extrapolation: run it
+    if belief.beyond >= CERTAIN:  # so far by extrapolation: run it
         return search.maximum
-    if now.below >= CERTAIN:
+    if belief.below >= CERTAIN:
         return 1
-    if len(history) >= search.min_runs // 2 and (count := _unseen(history, now)):
+    if len(history) >= search.min_runs // 2 and (count := _unseen(history, belief)):
         return min(count, search.maximum)
-    counts, gain, _ = _gains(search, now)
+    counts, gain, _ = _gains(search, belief)
     return int(counts[int(np.argmax(gain))])
 
 
-def runs_left(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> int:
+def runs_left(history: Sequence[CountRun], search: KneeSearch, belief: Belief) -> int:
     """Number of runs that `next_count` may still ask for, if each shrinks the variance as the next does."""
-    if _stop(history, search, now):
+    if _stop(history, search, belief):
         return 0
-    _, _, shrink = _gains(search, now)
+    _, _, shrink = _gains(search, belief)
     most = search.max_runs - len(history)
     least = max(1, search.min_runs - len(history))
-    if shrink >= 1 or now.width <= search.precision:
+    if shrink >= 1 or belief.width <= search.precision:
         return min(most, least)
-    needed = 2 * math.log(search.precision / now.width) / math.log(max(shrink, 1e-6))
+    needed = 2 * math.log(search.precision / belief.width) / math.log(max(shrink, 1e-6))
     return int(min(most, max(least, math.ceil(needed))))
 
 
-def _stop(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> str:
+def _stop(history: Sequence[CountRun], search: KneeSearch, belief: Belief) -> str:
     """Return why no further run is worth it; empty if one is."""
     counts = {run.ranks for run in history}
     share = f"{100 * search.threshold:.3g} %"
-    if search.maximum in counts and now.beyond >= CERTAIN:
+    if search.maximum in counts and belief.beyond >= CERTAIN:
         return f"no knee up to {search.maximum} processes"
-    if 1 in counts and now.below >= CERTAIN:
+    if 1 in counts and belief.below >= CERTAIN:
         return f"even one process gets less than {share} of its demand"
-    if len(history) >= search.min_runs and now.width < search.precision and not _unseen(history, now):
-        return f"the 95 % interval of the knee is {100 * now.width:.1f} % wide"
+    if len(history) >= search.min_runs and belief.width < search.precision and not _unseen(history, belief):
+        return f"the 95 % interval of the knee is {100 * belief.width:.1f} % wide"
     if len(history) >= search.max_runs:
-        return f"{search.max_runs} runs; the 95 % interval is still {100 * now.width:.0f} % wide"
+        return f"{search.max_runs} runs; the 95 % interval is still {100 * belief.width:.0f} % wide"
     return ""
 
 
-def _unseen(history: Sequence[CountRun], now: Belief) -> int:
+def _unseen(history: Sequence[CountRun], belief: Belief) -> int:
     """Return the count in the middle of the interval if all runs are above it, or all below; else 0."""
-    low, middle, high = now.n_au
+    low, middle, high = belief.n_au
     counts = [run.ranks for run in history]
     if high < min(counts, default=0):
         return max(1, math.floor(middle))
     return math.ceil(middle) if low > max(counts, default=math.inf) else 0
 
 
-def _gains(search: KneeSearch, now: Belief) -> tuple[Indices, Floats, float]:
+def _gains(search: KneeSearch, belief: Belief) -> tuple[Indices, Floats, float]:
     """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
-    found = now.posterior
+    hypotheses = belief.posterior
     # Systematic resampling: each hypothesis is drawn as often as its weight says, without randomness.
     ticks = (np.arange(DRAWS) + 0.5) / DRAWS
-    drawn = np.searchsorted(np.cumsum(found.weight), ticks).clip(max=len(found.weight) - 1)
+    drawn = np.searchsorted(np.cumsum(hypotheses.weight), ticks).clip(max=len(hypotheses.weight) - 1)
     # Where the knee is beyond the maximum, or below one process, makes no difference.
-    log_knee = np.clip(found.log_n_au[drawn], math.log(0.8), math.log(1.1 * search.maximum))
+    log_knee = np.clip(hypotheses.log_n_au[drawn], math.log(0.8), math.log(1.1 * search.maximum))
     counts = _candidates(log_knee, search.maximum)
 
-    curves = found.curves(counts.tolist(), drawn)
+    curves = hypotheses.curves(counts.tolist(), drawn)
     mean_curve = curves.mean(axis=1)
-    next_runs = curves + found.ahead[drawn]
+    next_runs = curves + hypotheses.ahead[drawn]
     deviations = log_knee - log_knee.mean()
     covariance = next_runs @ deviations / len(deviations)
-    noise = found.deviation**2 + float(found.loose[drawn].mean())
+    noise = hypotheses.deviation**2 + float(hypotheses.loose[drawn].mean())
     distance = np.minimum(np.abs(np.log(counts) - log_knee.mean()), 2.0)
     gain = covariance**2 / (next_runs.var(axis=1) + noise + (DISCREPANCY * distance) ** 2)
     # With the same number of steps per rank, the time of a run's steps is in proportion to 1 / efficiency.

@@ -453,12 +453,13 @@ class RunResult:
     @property
     def read_limit(self) -> Corner | None:
         """The undisturbed read-only corner with the most bytes/s; None without one."""
-        alone = [one for one in self.baseline if one.read_share == 1 and one.beside in ("", "nothing")]
-        return max(
-            (one for one in alone if one.read),
-            key=lambda one: one.read.bytes_per_second if one.read else 0.0,
-            default=None,
-        )
+
+        def rate(corner: Corner) -> float:
+            return corner.read.bytes_per_second if corner.read else 0.0
+
+        alone = [corner for corner in self.baseline if corner.beside in ("", "nothing")]
+        readers = [corner for corner in alone if corner.read and corner.read_share == 1]
+        return max(readers, key=rate, default=None)
 
 
 def new_result(kind: Kind, **fields: Any) -> RunResult:

@@ -37,16 +37,16 @@ def write_rows(path: Path, dtype: np.dtype[Any], blocks: Iterable[NDArray[np.voi
 
 def _in_groups(blocks: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.void]]:
     """The same rows, as many at a time as a row group has."""
-    held: list[NDArray[np.void]] = []
+    group: list[NDArray[np.void]] = []
     for block in blocks:
         for begin in range(0, len(block), AT_ONCE):
-            held.append(block[begin : begin + AT_ONCE])
-            if sum(map(len, held)) >= AT_ONCE:
-                rows = np.concatenate(held)
+            group.append(block[begin : begin + AT_ONCE])
+            if sum(map(len, group)) >= AT_ONCE:
+                rows = np.concatenate(group)
                 yield rows[:AT_ONCE]
-                held = [rows[AT_ONCE:]]
-    if held and len(rows := np.concatenate(held)):
-        yield rows
+                group = [rows[AT_ONCE:]]
+    if any(map(len, group)):
+        yield np.concatenate(group)
 
 
 def read_rows(path: Path, dtype: np.dtype[Any]) -> NDArray[np.void]:
@@ -98,9 +98,8 @@ def row_blocks(
 
 def _may_hold(opened: Any, group: int, name: str, value: int) -> bool:
     """Return True if a row group may have rows whose column `name` is `value`, by the file's statistics."""
-    found = opened.metadata.row_group(group)
-    for at in range(found.num_columns):
-        column = found.column(at)
+    columns = opened.metadata.row_group(group)
+    for column in map(columns.column, range(columns.num_columns)):
         if column.path_in_schema == name and (known := column.statistics) and known.has_min_max:
             return bool(known.min <= value <= known.max)
     return True

@@ -63,6 +63,11 @@ class Stretch(NamedTuple):
         """Return the sum of this and the other."""
         return Stretch(*map(operator.add, self, other))
 
+    def throttled(self, seconds: float) -> Stretch:
+        """Return the same with up to `seconds` of `cores` as `quota`."""
+        quota = min(self.cores, seconds)
+        return self._replace(cores=self.cores - quota, quota=quota)
+
     def lasting(self, seconds: float) -> Stretch:
         """Return the same shares of `seconds`; an empty stretch counts as the loader's."""
         total = sum(self)
@@ -157,10 +162,8 @@ class Books:
         """Sum the time of all threads that read between two pages: on a core, or without one."""
         pairs = _pairs(before, after, {reader.thread for reader in self._readers()})
         ready = sum(max(0.0, now.ready - then.ready) for then, now in pairs)
-        quota = min(ready, after.throttled - before.throttled)
-        return Stretch(
-            cores=ready - quota, quota=quota, work=sum(max(0.0, now.ran - then.ran) for then, now in pairs)
-        )
+        ran = sum(max(0.0, now.ran - then.ran) for then, now in pairs)
+        return Stretch(cores=ready, work=ran).throttled(after.throttled - before.throttled)
 
     def others(self, before: Page, after: Page) -> Stretch:
         """Sum the time of all threads that do not read between two pages; being asleep is the loader's."""
@@ -223,28 +226,29 @@ def divided(
     time in which not even the busiest of them did anything is the loader's, and so is sleeping for Python's
     lock. While a helper (of an object store's client, or with Python's lock) has no core, requests wait.
     """
-    busy = [one for one in readers if one.ran + one.ready + one.within > 0.01 * seconds]
     helpers = list(others)
+    helpers_ran = sum(helper.ran for helper in helpers)
+    helpers_ready = sum(helper.ready for helper in helpers)
+    busy = [reader for reader in readers if reader.ran + reader.ready + reader.within > 0.01 * seconds]
     if not busy or seconds <= 0:
-        ready = min(seconds, sum(one.ready for one in helpers))
-        ran = min(seconds - ready, sum(one.ran for one in helpers))
-        quota = min(ready, throttled)
-        return Stretch(cores=ready - quota, quota=quota, work=ran, loader=seconds - ready - ran)
+        ready = min(seconds, helpers_ready)
+        ran = min(seconds - ready, helpers_ran)
+        return Stretch(cores=ready, work=ran, loader=seconds - ready - ran).throttled(throttled)
     count = len(busy)
-    active = seconds - min(max(0.0, one.asleep - one.within) for one in busy)
-    locked = sum(min(one.within, one.requests * lock_seconds) for one in busy) / count
-    storage = sum(one.within for one in busy) / count - locked
+    active = seconds - min(max(0.0, reader.asleep - reader.within) for reader in busy)
+    locked = sum(min(reader.within, reader.requests * lock_seconds) for reader in busy) / count
+    # Those that take turns at a shaped device add up.
     share = max(count, together) if together > 1 else 1
-    ready = min(active, share * sum(one.ready for one in busy) / count)
-    ran = min(active - ready, share * sum(one.ran for one in busy) / count)
+    ready = min(active, share * sum(reader.ready for reader in busy) / count)
+    ran = min(active - ready, share * sum(reader.ran for reader in busy) / count)
+    storage = sum(reader.within for reader in busy) / count - locked
     storage = min(storage, active - ready - ran)
     # A helper without a core holds up what waits for it.
-    starved = storage * min(1.0, sum(one.ready for one in helpers) / seconds)
-    ran += sum(one.ran for one in helpers) / count
-    found = Stretch(storage=storage - starved, cores=ready + starved, work=ran, loader=locked)
-    short = min(throttled, found.cores)
-    found = found._replace(cores=found.cores - short, quota=short)
-    return found.lasting(active).plus(Stretch(loader=seconds - active))
+    starved = storage * min(1.0, helpers_ready / seconds)
+    stretch = Stretch(
+        storage=storage - starved, cores=ready + starved, work=ran + helpers_ran / count, loader=locked
+    )
+    return stretch.throttled(throttled).lasting(active).plus(Stretch(loader=seconds - active))
 
 
 def _throttled(file: Path) -> float:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
-from emulator.analysis.evidence import held
+from emulator.analysis.evidence import limited_by_client
 from emulator.analysis.search import Belief, CountRun, KneeSearch, believe, next_count, observe, runs_left
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
@@ -103,8 +103,8 @@ class Adaptive(Schedule):
         If the client limits every run of a count, they stay: the client's own knee is then a lower bound of
         the storage's.
         """
-        clean = {point.ranks for point in points if not held(point)}
-        kept = [point for point in points if point.ranks not in clean or not held(point)]
+        clean = {point.ranks for point in points if not limited_by_client(point)}
+        kept = [point for point in points if point.ranks not in clean or not limited_by_client(point)]
         return [observe(point) for point in kept]
 
 
@@ -115,7 +115,7 @@ def _below_client(points: Sequence[Point], search: KneeSearch) -> int | str | No
     """
     fed = max((point.ranks for point in points if point.x_ideal >= search.threshold), default=0)
     starved = [point for point in points if point.ranks > fed]
-    if not starved or not all(map(held, starved)):
+    if not starved or not all(map(limited_by_client, starved)):
         return None
     least = min(point.ranks for point in starved)
     if least - fed > max(1, CLOSE * fed):
@@ -128,8 +128,8 @@ def _below_client(points: Sequence[Point], search: KneeSearch) -> int | str | No
 
 def _disturbed(points: Sequence[Point]) -> bool:
     """Return True if the client limited the last run, and no count twice yet: the cause may have passed."""
-    if not points or not held(points[-1]):
+    if not points or not limited_by_client(points[-1]):
         return False
-    again = Counter(point.ranks for point in points if held(point))
+    again = Counter(point.ranks for point in points if limited_by_client(point))
     runs = [point for point in points if point.ranks == points[-1].ranks]
     return len(runs) == 1 and max(again.values()) == 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from emulator import live
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
-from emulator.analysis.evidence import held
+from emulator.analysis.evidence import limited_by_client
 from emulator.analysis.flags import au_measured
 from emulator.analysis.point import show_au
 from emulator.analysis.storage_limit import Reading
@@ -185,7 +185,7 @@ class Leader:
             f"{point.samples_per_second * self._job.workload.job.samples:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, {show_au(point)}, {show_seconds(point.seconds)}"
         )
-        if held(point) and point.bound is not None:
+        if limited_by_client(point) and point.bound is not None:
             bound = point.bound
             live.say(f"  limited by {LIMIT_NAMES[bound.kind]}: {bound.help or HELPS[bound.kind]}")
         self._ranks = 0

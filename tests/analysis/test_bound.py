@@ -6,7 +6,7 @@ import pytest
 from points import host, point
 
 from emulator.analysis.bound import StorageShape, classify
-from emulator.analysis.evidence import held
+from emulator.analysis.evidence import limited_by_client
 from emulator.analysis.storage_limit import Reading
 from emulator.record.result import Probe, Starved
 
@@ -107,7 +107,7 @@ def test_the_largest_share_is_named(shares, kind):
     found = point(4, 0.6, hosts=(host(starved=starved),), starved=starved)
     named = classify(found)
     assert named.kind == kind
-    assert held(replace(found, bound=named)) == (kind not in ("storage", "compute"))
+    assert limited_by_client(replace(found, bound=named)) == (kind not in ("storage", "compute"))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_training_that_is_late_is_not_bound_by_compute():
         made = point(16, x_ideal, step=step, hosts=(host(starved=late),), starved=late)
         return replace(made, bound=classify(made))
 
-    assert found(0.54, 0.46).bound.kind == "client-cpu" and held(found(0.54, 0.46))
+    assert found(0.54, 0.46).bound.kind == "client-cpu" and limited_by_client(found(0.54, 0.46))
     kinds = [found(x_ideal, 1 - x_ideal).bound.kind for x_ideal in (0.91, 0.89)]
     assert kinds == ["compute", "client-cpu"], "handing batches over alone may cost 5 % with torch"
     assert found(0.93, 0.0).bound.kind == "client-cpu"

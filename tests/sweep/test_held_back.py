@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from synthetic_results import plain_sweep, point
 
-from emulator.analysis.evidence import held, left_out, usable
+from emulator.analysis.evidence import left_out, limited_by_client, usable
 from emulator.analysis.knee import find_knee
 from emulator.analysis.search import KneeSearch
 from emulator.plugins.page.compare import compare
@@ -35,7 +35,7 @@ def test_a_disturbed_count_is_run_again_once():
     first = schedule.next_count([])
     assert first is not None
     storm = run(first, "client-cpu")
-    assert held(storm)
+    assert limited_by_client(storm)
     assert schedule.next_count([storm]) == first
     calm, undisturbed = schedule.next_count([storm, run(first)]), schedule.next_count([run(first)])
     assert calm == undisturbed, "the run in the storm chooses nothing once there is another"
@@ -73,7 +73,7 @@ def test_where_only_the_client_is_the_limit_it_is_bracketed_and_left(cores, larg
 def test_fed_all_the_same_is_evidence():
     late = run(2, "client-cpu")
     late = replace(late, x_ideal=0.99, samples_per_second=0.99 * late.ideal_samples_per_second)
-    assert not held(late)
+    assert not limited_by_client(late)
     assert usable([late, run(32)]) == [late, run(32)]
 
 
