@@ -11,6 +11,7 @@ import pytest
 from command import ANSWERED, feedrate, ranks_of, started
 
 from emulator.analysis.answer import answer_of
+from emulator.analysis.bound import SPARE
 from emulator.record.machine import cores
 from emulator.record.out import read_result
 from emulator.record.result import CLIENT
@@ -88,7 +89,7 @@ def bound_of(out, *words):
 def unless_crowded(point, kind):
     """What may be said: `kind`, and client-cpu when others keep this machine's cores busy."""
     (host,) = point.hosts
-    crowded = host.busy_share >= 0.9 or (host.runqueue or 0) > host.cores
+    crowded = host.busy_share >= SPARE or (host.runqueue or 0) > host.cores
     return (kind, "client-cpu") if crowded else (kind,)
 
 
