@@ -22,6 +22,7 @@ from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import SpecError
+from emulator.launch.comm import Comm
 from emulator.live import Now
 from emulator.order import plan_for
 from emulator.record.device import io_scheduler
@@ -29,9 +30,8 @@ from emulator.record.host import HOST, read_hosts, write_hosts
 from emulator.record.machine import describe_mount
 from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import BoundKind, Point, Probe
-from emulator.run.environment import describe_run
 from emulator.record.steps import STEP, StepLog
-from emulator.run.comm import Comm
+from emulator.run.environment import describe_run
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
