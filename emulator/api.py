@@ -293,7 +293,7 @@ def compare(outs: Sequence[Place], *, references: Sequence[str] = (), match: str
     """
     from emulator.plugins.page import compare as comparing
 
-    return comparing.compare_folders([Path(one) for one in outs], references, match)
+    return comparing.compare_folders([Path(out) for out in outs], references, match)
 
 
 def plan(

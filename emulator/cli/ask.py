@@ -63,9 +63,9 @@ def ask(
         ),
     ] = "unet3d",
     up_to: Annotated[
-        int, typer.Option("--up-to", min=1, help="The largest number of accelerators that is of interest.")
+        int, typer.Option(min=1, help="The largest number of accelerators that is of interest.")
     ] = 16,
-    within: Annotated[str, typer.Option("--within", metavar="TIME", help="Time for all of it.")] = "5min",
+    within: Annotated[str, typer.Option(metavar="TIME", help="Time for all of it.")] = "5min",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data that were made.")] = False,
     out: options.Out = None,
     storage: options.StorageText = "posix",

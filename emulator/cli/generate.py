@@ -46,36 +46,25 @@ class Wanted:
     like: Annotated[
         Path | None,
         typer.Option(
-            "--like",
-            metavar="FOLDER",
-            help="Instead of --recipe: as many files of such sizes in such a tree.",
+            metavar="FOLDER", help="Instead of --recipe: as many files of such sizes in such a tree."
         ),
     ] = None
-    files: Annotated[int | None, typer.Option("--files", min=1, help="Files; default: the recipe's.")] = None
-    size: Annotated[
-        str | None, typer.Option("--size", help="Instead of --files: at least this size, like 2TB.")
-    ] = None
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Other seeds, other bytes.")] = 0
+    files: Annotated[int | None, typer.Option(min=1, help="Files; default: the recipe's.")] = None
+    size: Annotated[str | None, typer.Option(help="Instead of --files: at least this size, like 2TB.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="Other seeds, other bytes.")] = 0
     form: Annotated[str | None, typer.Option("--format", help=f"{FORMATS}.")] = None
     payload: Annotated[
-        str | None,
-        typer.Option("--payload", help="incompressible, ct-realistic or ratio=R; --like: ratio=measured."),
+        str | None, typer.Option(help="incompressible, ct-realistic or ratio=R; --like: ratio=measured.")
     ] = None
     seeds: Annotated[
         Path | None,
-        typer.Option(
-            "--seeds", metavar="FOLDER", help="KiTS19 as published: grow ct-realistic samples from it."
-        ),
+        typer.Option(metavar="FOLDER", help="KiTS19 as published: grow ct-realistic samples from it."),
     ] = None
-    subfolders: Annotated[
-        int | None, typer.Option("--subfolders", min=0, help="Deal the files to N sub-folders.")
-    ] = None
+    subfolders: Annotated[int | None, typer.Option(min=0, help="Deal the files to N sub-folders.")] = None
     layout: Annotated[
         Literal["flat", "dlio"],
         typer.Option(
-            "--layout",
-            metavar="flat|dlio",
-            help="flat, or dlio: in train/ beside an empty valid/, as DLIO reads them.",
+            metavar="flat|dlio", help="flat, or dlio: in train/ beside an empty valid/, as DLIO reads them."
         ),
     ] = "flat"
     settings: Annotated[
@@ -127,12 +116,10 @@ def generate(
     wanted: Wanted,
     ranks: options.Ranks = None,
     threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, help="Writers of a process; default: a few more than cores."),
+        int | None, typer.Option(min=1, help="Writers of a process; default: a few more than cores.")
     ] = None,
     dask: Annotated[
-        str | None,
-        typer.Option("--dask", metavar="ADDRESS", help="A Dask scheduler whose workers make the files."),
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers make the files.")
     ] = None,
     fsync: Annotated[
         bool, typer.Option("--fsync/--no-fsync", help="Each file on the disk before it gets its name.")

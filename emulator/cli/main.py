@@ -58,7 +58,6 @@ class OfEveryVerb:
     live: Annotated[
         str,
         typer.Option(
-            "--live",
             metavar="HOW",
             help="Progress: auto, lines, json (an object a second on stdout), json:FILE or off.",
             rich_help_panel="Output",

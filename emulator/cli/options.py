@@ -43,7 +43,7 @@ def completing(kind: str) -> Callable[[str], list[str]]:
 
 WORKLOADS = completing("workloads")
 WorkloadName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--workload",
         "-w",
@@ -103,16 +103,12 @@ class Gate:
     require: Annotated[
         int | None,
         typer.Option(
-            "--require",
-            min=1,
-            metavar="N",
-            help="Exit with 10 if fewer than N are fed, 9 if the runs cannot tell.",
+            min=1, metavar="N", help="Exit with 10 if fewer than N are fed, 9 if the runs cannot tell."
         ),
     ] = None
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold",
             min=0.01,
             max=1.0,
             metavar="SHARE",
@@ -120,7 +116,7 @@ class Gate:
         ),
     ] = None
     junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write what --require found as JUnit XML.")
+        Path | None, typer.Option(metavar="FILE", help="Write what --require found as JUnit XML.")
     ] = None
 
     def __post_init__(self) -> None:

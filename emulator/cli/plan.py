@@ -110,11 +110,11 @@ def _plan_lines(
 def require_memory(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
     """Raise LaunchError when the private memory of the ranks does not fit into this host."""
     mean = Pace(job, manifest).sample_bytes
-    each = OWN_BYTES + buffer_bytes(job.loader, job.workload.loader, mean)
+    per_rank = OWN_BYTES + buffer_bytes(job.loader, job.workload.loader, mean)
     free = free_memory_bytes()
-    if ranks * each > free:
+    if ranks * per_rank > free:
         raise LaunchError(
-            f"{counted(ranks, 'rank')} would need {show_bytes(ranks * each)} of memory or more, "
+            f"{counted(ranks, 'rank')} would need {show_bytes(ranks * per_rank)} of memory or more, "
             f"{show_bytes(free)} are free",
-            f"at most -n {int(free // each)} here, or smaller batches and blocks, or more hosts",
+            f"at most -n {int(free // per_rank)} here, or smaller batches and blocks, or more hosts",
         )

@@ -53,23 +53,13 @@ class Training:
     dataset: Annotated[
         str | None, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")
     ] = None
-    workload: Annotated[
-        str | None,
-        typer.Option(
-            "--workload",
-            "-w",
-            metavar="NAME",
-            help="Name or path; see feedrate workloads.",
-            autocompletion=options.WORKLOADS,
-        ),
-    ] = None
+    workload: options.WorkloadName = None
     ranks: options.Ranks = None
     out: options.Out = None
     label: options.Label = ""
     loader: Annotated[
         str,
         typer.Option(
-            "--loader",
             metavar="|".join(LOADERS),
             help=". ".join(f"{name}: {kind.summary}" for name, kind in LOADERS.working()) + ".",
         ),
@@ -79,9 +69,7 @@ class Training:
     placement: Annotated[
         Placement,
         typer.Option(
-            "--placement",
-            metavar="spread|pack",
-            help="Active ranks on all hosts evenly, or on one host after the other.",
+            metavar="spread|pack", help="Active ranks on all hosts evenly, or on one host after the other."
         ),
     ] = "spread"
     cache: options.CacheName = "cold"

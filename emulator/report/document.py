@@ -145,13 +145,12 @@ def document_of(result: RunResult, required: int | None = None, **more: Any) -> 
 
 def facts_of(result: RunResult) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
     """The settings and facts of a result, in sections."""
-    environment = {key: value for key, value in result.environment.items() if key != "imported"}
     workload = {key: value for key, value in result.workload.items() if key != "sources"}
     origin = {"made": result.created, "kind": result.kind, "feedrate": result.version, "label": result.label}
     return (
         ("Dataset and storage", (*facts(result.dataset), *facts(result.storage))),
         ("Workload", facts(workload, result.workload.get("sources"))),
-        ("Environment", facts({**origin, **environment})),
+        ("Environment", facts({**origin, **result.environment})),
     )
 
 

@@ -24,11 +24,11 @@ def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict], lines: Se
     for verdict in verdicts:
         names = {"classname": printable(subject), "name": printable(verdict.asked)}
         case = ElementTree.SubElement(suite, "testcase", names)
-        tag = {NOT_MET: "failure", UNKNOWN: "error"}.get(verdict.status, "system-out")
-        told = ElementTree.SubElement(case, tag)
-        told.text = printable(verdict.line)
-        if tag != "system-out":
-            told.set("message", told.text)
+        line = printable(verdict.line)
+        tag = {NOT_MET: "failure", UNKNOWN: "error"}.get(verdict.status)
+        # CI systems show the message of a failure, and the text of a success.
+        message = {"message": line} if tag else {}
+        ElementTree.SubElement(case, tag or "system-out", message).text = line
     if lines:
         ElementTree.SubElement(suite, "system-out").text = printable("\n".join(lines))
     write_output(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

@@ -78,9 +78,9 @@ def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
-    """The points, the runs they were imported from, the hosts of the largest, the latency of requests."""
-    found = points_table(result), imports_table(result), hosts_table(result), latency_table(result)
-    return tuple(table for table in found if table.rows)
+    """The points, the hosts of the largest, the latency of requests."""
+    candidates = points_table(result), hosts_table(result), latency_table(result)
+    return tuple(table for table in candidates if table.rows)
 
 
 def points_table(result: RunResult) -> Table:
@@ -164,18 +164,6 @@ def starved_by(point: Point, starved: Starved | None) -> str:
         return ""
     shares = sorted(((getattr(starved, cause), cause) for cause in CAUSES), reverse=True)
     return ", ".join(f"{cause} {share * 100:.0f} %" for share, cause in shares if share >= 0.1)
-
-
-def imports_table(result: RunResult) -> Table:
-    """Return the published figures of each imported run, and what follows from them."""
-    runs = result.environment.get("imported")
-    found = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-    rows = tuple(
-        (str(run.get("run", "")), str(run.get("version") or "unknown"), str(run.get("verdict", "")))
-        for run in found
-    )
-    columns = Column("run", align="fold"), Column("version", align="left"), Column("verdict", align="fold")
-    return Table(caption="Imported runs", columns=columns, rows=rows, items="runs", detail=True)
 
 
 def hosts_table(result: RunResult) -> Table:

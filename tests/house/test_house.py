@@ -26,7 +26,7 @@ def test_content_folders_hold_no_python(folder):
 
 def test_the_readme_fits():
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) < 180
+    assert len(lines) <= 90
     assert "make demo" in " ".join(" ".join(lines).split()[:100])
 
 

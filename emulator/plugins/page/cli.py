@@ -32,18 +32,14 @@ STDOUT = Path("-")
 class Files:
     """Options that write the output to files."""
 
-    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page.")] = None
-    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as a picture.")] = None
-    svg: Annotated[Path | None, typer.Option("--svg", help="Write the plots as a drawing.")] = None
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None
+    png: Annotated[Path | None, typer.Option(help="Write the plots as a picture.")] = None
+    svg: Annotated[Path | None, typer.Option(help="Write the plots as a drawing.")] = None
     csv: Annotated[
         Path | None,
-        typer.Option(
-            "--csv", metavar="FILE", help="Write the points as CSV, in bytes and seconds; - is stdout."
-        ),
+        typer.Option(metavar="FILE", help="Write the points as CSV, in bytes and seconds; - is stdout."),
     ] = None
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown; - is stdout.")
-    ] = None
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write Markdown; - is stdout.")] = None
 
     def paths(self, openmetrics: Path | None = None) -> dict[str, Path]:
         """Return the requested files by suffix. Raises SpecError, StorageError if one cannot be written."""
@@ -51,20 +47,10 @@ class Files:
         requested = {suffix: path for suffix, path in (given | {"prom": openmetrics}).items() if path}
         if list(requested.values()).count(STDOUT) > 1:
             raise SpecError("two options write to stdout", "give one of them the name of a file")
-        for suffix, path in requested.items():
-            if path == STDOUT:
-                continue
-            if path.suffix.lower() in PICTURES - {f".{suffix}"}:
-                raise SpecError(
-                    f"--{suffix} {path} ends in {path.suffix}, but the file would be {suffix.upper()}",
-                    f"write {path.with_suffix('.' + suffix)}",
-                )
-            require_output(path)
+        for path in requested.values():
+            if path != STDOUT:
+                require_output(path)
         return requested
-
-
-PICTURES = frozenset((".png", ".svg", ".html", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"))
-"""File extensions that imply a format."""
 
 
 def report(
