@@ -58,8 +58,8 @@ def verify(
 
 def _say_checked(folder: str, checked: Checked, how: Checking) -> None:
     """Print the faults. Raises DatasetError or StorageError if any are left."""
-    for fault in checked.said:
-        print(f"{fault.name}: {'note: ' if fault.note else ''}{fault.what}")
+    for fault in checked.found:
+        print(f"{fault.name}: {fault.what}")
     files, faults = counted(checked.files, "file"), counted(len(checked.found), "fault")
     print(f"{folder}: {checked.checked} of {files} checked, {faults}")
     if live.for_programs():
@@ -69,7 +69,6 @@ def _say_checked(folder: str, checked: Checked, how: Checking) -> None:
                 "checked": checked.checked,
                 "files": checked.files,
                 "faults": [{"file": fault.name, "what": fault.what} for fault in checked.found],
-                "notes": [{"file": fault.name, "what": fault.what} for fault in checked.said if fault.note],
                 "repeated": dict(checked.repeated),
             }
         )

@@ -124,9 +124,6 @@ def generate(
     fsync: Annotated[
         bool, typer.Option("--fsync/--no-fsync", help="Each file on the disk before it gets its name.")
     ] = True,
-    direct: Annotated[
-        bool, typer.Option("--direct/--no-direct", help="O_DIRECT where the file system can.")
-    ] = True,
     space_check: Annotated[
         bool, typer.Option("--space-check/--no-space-check", help="Compare the plan with the free space.")
     ] = True,
@@ -149,7 +146,7 @@ def generate(
         seeds=wanted.seeds,
         threads=threads,
         dask=dask or "",
-        write=WriteOptions(direct=direct, sync=fsync),
+        write=WriteOptions(sync=fsync),
         space_check=space_check,
         force=force,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from emulator.config.catalog import find
@@ -11,7 +11,7 @@ from emulator.config.reader import Bytes, at_least, build, positive, read_toml
 from emulator.errors import SpecError
 from emulator.registry import FORMATS
 
-Distribution = Literal["lognormal", "mlperf", "empirical", "quantiles", "fixed"]
+Distribution = Literal["lognormal", "mlperf", "quantiles", "fixed"]
 
 _DTYPE_BYTES = {"float16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1}
 
@@ -24,8 +24,8 @@ class SizeSpec:
     """The sizes of the samples. Bytes count image and label: 5 per voxel."""
 
     distribution: Distribution = "lognormal"
-    """lognormal, mlperf (normal): drawn again when outside [bytes_min, bytes_max]. empirical: the shapes of
-    real cases. quantiles: as listed. fixed: bytes_mean."""
+    """lognormal, mlperf (normal): drawn again when outside [bytes_min, bytes_max]. quantiles: as listed.
+    fixed: bytes_mean."""
     bytes_mean: Bytes
     """Mean bytes of a sample, after drawing again."""
     bytes_sd: Bytes = 0
@@ -48,8 +48,6 @@ class SizeSpec:
     """quantiles, flat: bytes of single samples, which lie evenly spread among `listed_among` of them."""
     listed_among: int = 0
     """Samples after which `listed` begins again."""
-    cases: str = ""
-    """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv; a path from the recipe's folder."""
 
     def __post_init__(self) -> None:
         positive(self, "bytes_mean", "aspect")
@@ -58,8 +56,6 @@ class SizeSpec:
         self._check_range()
         self._check_quantiles()
         self._check_listed()
-        if self.distribution == "empirical" and not self.cases:
-            raise SpecError("cases must name the CSV file of an empirical distribution")
 
     def _check_range(self) -> None:
         if self.bytes_max >= 2**32:
@@ -68,8 +64,6 @@ class SizeSpec:
             raise SpecError(f"bytes_mean must lie between bytes_min and bytes_max, not {self.bytes_mean}")
         if self.distribution in ("lognormal", "mlperf") and not self.bytes_min:
             raise SpecError("bytes_min must be given for this distribution")
-        if self.distribution == "empirical":
-            return  # the sizes are those of the cases
         smallest = self.voxel_bytes * self.min_edge**3
         if (self.bytes_min or self.bytes_mean) < smallest:
             raise SpecError(
@@ -192,12 +186,4 @@ def payload_ratio(payload: str) -> float | None:
 
 def load_recipe(name: str, settings: Sequence[str] = ()) -> Recipe:
     """Load the recipe of that name or path, with `--set` settings applied. Raises SpecError."""
-    path = find("datasets", name)
-    table, source = read_toml(path, settings)
-    recipe = build(Recipe, table, source)
-    if not recipe.size.cases:
-        return recipe
-    cases = path.parent / recipe.size.cases
-    if not cases.is_file():
-        raise SpecError(f"{source.at(('size', 'cases'))}: there is no file {cases}", "check the path")
-    return replace(recipe, size=replace(recipe.size, cases=str(cases)))
+    return build(Recipe, *read_toml(find("datasets", name), settings))

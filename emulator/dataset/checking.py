@@ -35,17 +35,12 @@ class Checked:
     """Number of files of the dataset."""
     checked: int
     """Number of files that were read."""
-    said: Sequence[Fault]
-    """Faults and notes."""
+    found: Sequence[Fault]
+    """The faults before the repair."""
     left: Sequence[Fault]
     """Remaining faults: those found, less those repaired."""
     repeated: Mapping[str, int]
     """Number of retried requests to an object store, by reason."""
-
-    @property
-    def found(self) -> list[Fault]:
-        """The faults before the repair."""
-        return [fault for fault in self.said if not fault.note]
 
 
 def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | None:
@@ -63,9 +58,9 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
     tally, size = DoneCount(), agreed(comm, lambda: dataset.manifest.bytes_of(indices))
     with showing("verify", tally, len(indices), size, comm.size):
         faults_here = agreed(comm, lambda: check_files(dataset, share, threads, tally.add))
-        faults_here += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
-    said: list[Fault] = comm.bcast([fault for part in comm.gather(faults_here) for fault in part])
-    faults = left = [fault for fault in said if not fault.note]
+        faults_here += agreed(comm, lambda: extra_files(dataset) if first else [])
+    faults: list[Fault] = comm.bcast([fault for part in comm.gather(faults_here) for fault in part])
+    left = faults
     unread = [fault for fault in faults if fault.unread]
     repeated = repeats_of(comm, dataset.store)
     if how.repair and comm.bcast(agreed(comm, lambda: first and bool(faults or repair_was_cut_off(dataset)))):
@@ -73,7 +68,7 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
         left = unread + comm.bcast(agreed(comm, lambda: _repaired(dataset, wrong, threads) if first else []))
     if not first:
         return None
-    return Checked(files=files, checked=len(indices), said=said, left=left, repeated=repeated)
+    return Checked(files=files, checked=len(indices), found=faults, left=left, repeated=repeated)
 
 
 def _repaired(dataset: Dataset, faults: Sequence[Fault], threads: int) -> list[Fault]:
@@ -83,5 +78,4 @@ def _repaired(dataset: Dataset, faults: Sequence[Fault], threads: int) -> list[F
     wanted = set(names)
     known = {name: index for index, name in enumerate(dataset.manifest.names) if name in wanted}
     indices = np.array([known[name] for name in names if name in known], np.int64)
-    checked = check_files(dataset, indices, threads, lambda files, size: None)
-    return [fault for fault in checked if not fault.note] + extra_files(dataset)
+    return check_files(dataset, indices, threads, lambda files, size: None) + extra_files(dataset)

@@ -1,9 +1,8 @@
 """A complete dataset: its manifest, and the table of its files.
 
 `manifest.json` is small and for people; the table with one row per file (bytes, checksum, shape) is an .npy
-file beside it whose name carries its checksum, so that the two can never be from different datasets. Behind
-the rows the table repeats the manifest: when manifest.json is damaged, it still says whose the files are.
-The table of adopted files, which cannot be made again, has their names there instead.
+file beside it whose name carries its checksum, so that the two can never be from different datasets. The
+table of adopted files has their names behind its rows.
 
 Both are checked before anything in them is used: types, ranges, sizes, checksums. No name may lead out of
 the folder.
@@ -166,11 +165,7 @@ def open_dataset(place: Place | Store) -> Dataset:
     text = store.get(MANIFEST)
     if text is None:
         raise _absent(store)
-    return _dataset(store, _parsed(store, text))
-
-
-def _dataset(store: Store, content: Mapping[str, Any]) -> Dataset:
-    """Return the dataset that a manifest of this content describes. Raises DatasetError, StorageError."""
+    content = _parsed(store, text)
     try:
         head = build(Head, content)
         rows = read_table(store, head.table, head.table_crc32)
@@ -186,7 +181,7 @@ def _dataset(store: Store, content: Mapping[str, Any]) -> Dataset:
             raise SpecError("it was changed after it was written: its own checksum is wrong")
     except SpecError as error:
         raise _corrupt(store, str(error)) from None
-    facts = {one.name: getattr(head, one.name) for one in dataclasses.fields(Facts)}
+    facts = {field.name: getattr(head, field.name) for field in dataclasses.fields(Facts)}
     return Dataset(store, Manifest(**facts, names=names, sizes=sizes), rows, head.table)
 
 
@@ -202,37 +197,22 @@ def _names(head: Head, rows: StoredRows) -> Sequence[str]:
     return listed
 
 
-def intact_head(store: Store) -> Head | None:
-    """Return manifest.json when its own checksum is right, whatever became of its table."""
-    try:
-        table = _parsed(store, store.get(MANIFEST) or b"")
-        head = build(Head, table)
-    except (DatasetError, SpecError):
-        return None
-    return head if head.checksum == checksum_of(table) else None
+def tables(store: Store) -> list[str]:
+    """Return the names of feedrate's tables, which have the checksum that the name says.
+
+    Raises StorageError.
+    """
+    found = []
+    for name in filter(TABLE.fullmatch, store.names("samples-")):
+        with suppress(SpecError):
+            read_table(store, name, int(name[8:16], 16))
+            found.append(name)
+    return found
 
 
 def read_manifest(place: Place | Store) -> Manifest:
     """Return the manifest of the dataset at `place`. Raises DatasetError, StorageError."""
     return open_dataset(place).manifest
-
-
-def recovered(store: Store) -> list[Dataset]:
-    """Return the datasets that intact tables describe, whatever became of manifest.json.
-
-    Raises StorageError.
-    """
-    found: list[Dataset] = []
-    for name in filter(TABLE.fullmatch, store.names("samples-")):
-        crc = int(name[8:16], 16)
-        try:
-            rows = read_table(store, name, crc)
-            stated = json.loads(rows.stored[rows.end : len(rows.stored)])
-            content = {**stated, "table": name, "table_crc32": crc}
-            found.append(_dataset(store, {**content, "checksum": checksum_of(content)}))
-        except (DatasetError, SpecError, ValueError, RecursionError, TypeError):
-            continue
-    return found
 
 
 def _parsed(store: Store, text: bytes) -> dict[str, Any]:
@@ -276,14 +256,11 @@ def _corrupt(store: Store, why: str) -> DatasetError:
 
 
 def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
-    """Write the table, then manifest.json, each atomically; then remove older tables of the dataset.
+    """Write the table, then manifest.json, each atomically; then remove older tables.
 
     Raises DatasetError when another file has the table's name, StorageError.
     """
-    old = {other.table for other in recovered(store) if other.manifest.identity == manifest.identity}
-    with suppress(DatasetError):
-        old.add(open_dataset(store).table)
-    facts = {one.name: to_plain(getattr(manifest, one.name)) for one in dataclasses.fields(Facts)}
+    facts = {field.name: to_plain(getattr(manifest, field.name)) for field in dataclasses.fields(Facts)}
     content = {
         "feedrate": "dataset",
         "schema": SCHEMA,
@@ -291,8 +268,7 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
         "bytes": manifest.total,
         **facts,
     }
-    packed = json.dumps(content).encode() if manifest.plan else Listed.of(manifest.names).packed()
-    data = packed_table(rows, packed)
+    data = packed_table(rows, b"" if manifest.plan else Listed.of(manifest.names).packed())
     crc = zlib.crc32(data)
     name = f"samples-{crc:08x}.npy"
     if store.size(name) not in (None, len(data)) or store.get(name, len(data)) not in (None, data):
@@ -301,4 +277,4 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
     content |= {"table": name, "table_crc32": crc}
     content["checksum"] = checksum_of(content)
     store.put(MANIFEST, json.dumps(content, indent=1).encode() + b"\n")
-    store.delete(sorted(old - {name}))
+    store.delete([table for table in tables(store) if table != name])

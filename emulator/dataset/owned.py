@@ -20,15 +20,7 @@ import numpy as np
 
 from emulator.config.reader import build, to_plain
 from emulator.dataset.journal import JOURNALS, journalled, read_writers
-from emulator.dataset.manifest import (
-    MANIFEST,
-    TABLE,
-    Dataset,
-    checksum_of,
-    intact_head,
-    open_dataset,
-    recovered,
-)
+from emulator.dataset.manifest import MANIFEST, TABLE, Dataset, checksum_of, open_dataset, tables
 from emulator.dataset.names import HIDDEN
 from emulator.dataset.plan import DatasetPlan
 from emulator.errors import DatasetError, SpecError
@@ -98,8 +90,6 @@ class Holding:
 
     store: Store
     dataset: Dataset | None = None
-    damaged: bool = False
-    """The manifest of `dataset` is damaged or gone: its table says the same."""
     begun: Begun | None = None
 
     @property
@@ -119,41 +109,43 @@ def look(store: Store) -> Holding:
 
     Raises DatasetError when it holds files and nothing says that they are ours; StorageError.
     """
-    begun = None
-    data = store.get(PLAN)
-    if data is not None:
-        try:
-            begun = Begun.read(data)
-        except (ValueError, RecursionError, SpecError):
-            raise DatasetError(
-                f"{store}/{PLAN} is damaged, or not feedrate's", "choose a new folder, or move it away"
-            ) from None
-    dataset, damaged = None, False
+    begun = _begun(store)
     try:
         dataset = open_dataset(store)
     except DatasetError as error:
-        dataset = max(recovered(store), key=lambda one: len(one.manifest.names), default=None)
-        damaged = dataset is not None
-        if dataset is None and begun is None:
-            head = intact_head(store)
-            # Its table is lost: the files are ours to make again.
-            begun = Begun(plan=head.plan, identity=head.identity) if head and head.plan else None
-        if not damaged and store.get(MANIFEST) is not None and (begun is None or intact_head(store) is None):
-            raise DatasetError(
-                error.what, "nothing was changed: choose a new folder, or move it away"
-            ) from None
-    if dataset is not None or begun is not None:
-        return Holding(store, dataset, damaged, begun)
-    others = (name for name in store.names() if name != LOCK)
-    killed = Owner.read(store.get(LOCK) or b"")
-    writers = {_writer(killed)} if killed is not None else set()  # killed before it wrote a plan
-    foreign = next((n for n in others if not _SEEDS.fullmatch(n) and not _left_by(writers, n, ())), None)
-    if foreign is not None:
+        if store.get(MANIFEST) is not None:
+            hint = "nothing was changed: choose a new folder, or move it away"
+            raise DatasetError(error.what, hint) from None
+        dataset = None
+    if dataset is None and begun is None:
+        _require_nobodys(store)
+    return Holding(store, dataset, begun)
+
+
+def _begun(store: Store) -> Begun | None:
+    """Return plan.json; None: there is none. Raises DatasetError, StorageError."""
+    data = store.get(PLAN)
+    if data is None:
+        return None
+    try:
+        return Begun.read(data)
+    except (ValueError, RecursionError, SpecError):
         raise DatasetError(
-            f"{store} is not empty and holds no dataset of feedrate (it has {foreign.split('/')[0]})",
-            "choose a new folder",
-        )
-    return Holding(store)
+            f"{store}/{PLAN} is damaged, or not feedrate's", "choose a new folder, or move it away"
+        ) from None
+
+
+def _require_nobodys(store: Store) -> None:
+    """Raises DatasetError for files that feedrate did not leave before it had a plan, StorageError."""
+    killed = Owner.read(store.get(LOCK) or b"")
+    writers = {_writer(killed)} if killed is not None else set()
+    left = {LOCK, *tables(store)}
+    for name in store.names():
+        if name not in left and not _SEEDS.fullmatch(name) and not _left_by(writers, name, ()):
+            raise DatasetError(
+                f"{store} is not empty and holds no dataset of feedrate (it has {name.split('/')[0]})",
+                "choose a new folder",
+            )
 
 
 def listed(names: list[str]) -> str:
@@ -228,22 +220,19 @@ def removable(holding: Holding) -> Removable:
 
 
 def remove(holding: Holding, found: Removable) -> None:
-    """Remove `found` and what we wrote beside it. The table, which says what is ours, goes last.
+    """Remove `found` and what we wrote beside it. The manifest, which says what is ours, goes last.
 
     Raises StorageError.
     """
     store = holding.store
     tidy(holding, None)
-    if holding.dataset is not None and not holding.damaged and recovered(store):
-        store.delete([MANIFEST])
     store.delete(found.samples)
     store.delete([entry.name for entry in holding.journals()])
     if holding.begun is not None:
         store.delete([PLAN])
     if holding.dataset is not None:
-        if not holding.damaged:
-            store.delete([MANIFEST])
-        store.delete([holding.dataset.table])
+        store.delete([MANIFEST])
+    store.delete(tables(store))
     store.clear(sorted({folder for plan in holding.plans for folder in plan.folders}, reverse=True))
 
 
@@ -273,10 +262,3 @@ def _left_by(writers: set[tuple[int, int]], name: str, plans: Sequence[DatasetPl
         return False
     name = f"{inside}/{writer[0]}" if inside else writer[0]
     return is_record(name) or any(plan.index_of(name) is not None for plan in plans)
-
-
-def set_aside(store: Store) -> None:
-    """Copy a damaged manifest to .feedrate/ before it is replaced: it may not be feedrate's."""
-    data = store.get(MANIFEST)
-    if data:
-        store.put(f"{HIDDEN}/damaged-{zlib.crc32(data):08x}.json", data)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from emulator.dataset.formats.base import Format
 from emulator.dataset.names import TRAINING, VALIDATION, Names, Tree
 from emulator.dataset.sizes import Index, Sizes, sizes_of
 from emulator.errors import SpecError
-from emulator.files import read_document
 from emulator.units import show_bytes
 
 BYTES_VERSION = 1
@@ -81,12 +80,9 @@ class DatasetPlan:
     @cached_property
     def identity(self) -> str:
         """SHA-256 over what determines the bytes."""
-        size = self.recipe.size
-        empirical = size.distribution == "empirical"
         facts = {
             "version": BYTES_VERSION,
-            "size": dataclasses.asdict(dataclasses.replace(size, cases="")),
-            "cases": hashlib.sha256(read_document(Path(size.cases))).hexdigest() if empirical else "",
+            "size": dataclasses.asdict(self.recipe.size),
             "format": self.recipe.format,
             "payload": self.recipe.payload,
             "samples_per_file": self.recipe.samples_per_file,

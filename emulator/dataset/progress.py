@@ -29,37 +29,20 @@ _TOGETHER = 64
 """Most indices of a task. Handing one to a thread takes as long as a small file."""
 _AHEAD = 1024
 """Most tasks that wait for a thread; each takes a kilobyte or two."""
-_ALONE = 16
-"""Tasks that the calling thread does alone before it measures again whether threads would help."""
-_QUICK_SECONDS = 2e-4
-"""Seconds of a task below which threads contend for the GIL, unless it waits for storage.
-
-Cached files of 512 bytes took 64 us each with one thread, 190 us with two."""
 
 
 def by_threads(work: Callable[[int], Value], indices: NDArray[np.int64], threads: int) -> Iterator[Value]:
-    """Yield work(index) for each of `indices`, in order, from `threads` threads.
+    """Yield work(index) for each of `indices`, in order, by `threads` threads. Raises what it raises."""
+    together, over = min(_TOGETHER, 1 + len(indices) // (32 * threads)), threading.Event()
 
-    Quick work is done by the calling thread: see _QUICK_SECONDS. Raises what `work` raises.
-    """
-    each, over = min(_TOGETHER, 1 + len(indices) // (32 * threads)), threading.Event()
-
-    def some(begin: int) -> list[Value]:
-        return [work(index) for index in indices[begin : begin + each].tolist() if not over.is_set()]
+    def task(begin: int) -> list[Value]:
+        return [work(index) for index in indices[begin : begin + together].tolist() if not over.is_set()]
 
     with ThreadPoolExecutor(threads) as pool:
         try:
-            begin = 0
-            while begin < len(indices):
-                since, worked = time.monotonic(), time.thread_time()
-                found = some(begin)
-                seconds, worked = time.monotonic() - since, time.thread_time() - worked
-                alone = worked > 0.8 * seconds and seconds < _QUICK_SECONDS * len(found)
-                yield from found
-                end = begin + each * (_ALONE if alone else _AHEAD)
-                rest = range(begin + each, min(end, len(indices)), each)
-                yield from chain.from_iterable(map(some, rest) if alone else pool.map(some, rest))
-                begin = end
+            for begin in range(0, len(indices), _AHEAD * together):  # so that few tasks wait for a thread
+                end = min(begin + _AHEAD * together, len(indices))
+                yield from chain.from_iterable(pool.map(task, range(begin, end, together)))
         except BaseException:
             over.set()
             pool.shutdown(cancel_futures=True)

@@ -296,18 +296,36 @@ def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict
         seeds = _kept(place, key)
         if seeds is None:
             _begin(place, key)
-            seeds = []
-            for k, (name, make) in enumerate(makers):
-                volume = make()
-                digest = hashlib.sha256()
-                for part, array in (("x", volume.x), ("y", volume.y)):
-                    data = np.ascontiguousarray(array)
-                    digest.update(data.data)
-                    with replacing(place / f"{k:04d}_{part}.npy") as file:
-                        np.save(file, data, allow_pickle=False)
-                seeds.append({"name": name, "sha256": digest.hexdigest()})
+            try:
+                seeds = [
+                    {"name": name, "sha256": _save_seed(place / f"{k:04d}", make())}
+                    for k, (name, make) in enumerate(makers)
+                ]
+            except BaseException:
+                _remove(place)
+                raise
             write_whole(place / "seeds.json", json.dumps({"key": key, "seeds": seeds}, indent=1).encode())
     return seeds
+
+
+def _save_seed(start: Path, volume: SeedVolume) -> str:
+    """Write both arrays of a seed to files whose names begin with `start`; return their SHA-256."""
+    digest = hashlib.sha256()
+    for part, array in (("x", volume.x), ("y", volume.y)):
+        data = np.ascontiguousarray(array)
+        digest.update(data.data)
+        with replacing(start.with_name(f"{start.name}_{part}.npy")) as file:
+            np.save(file, data, allow_pickle=False)
+    return digest.hexdigest()
+
+
+def _remove(place: Path) -> None:
+    """Remove unfinished seeds, and the folders that hold nothing else."""
+    with suppress(OSError):  # the error that left them unfinished is the one to report
+        for file in [*place.glob("[0-9][0-9][0-9][0-9]_[xy].npy"), place / "seeds.json"]:
+            file.unlink()
+        place.rmdir()
+        place.parent.rmdir()
 
 
 def _begin(place: Path, key: str) -> None:
@@ -323,18 +341,6 @@ def _begin(place: Path, key: str) -> None:
     if not ours and any(place.iterdir()):
         raise DatasetError(f"{place} holds files that feedrate did not make", "move it away")
     write_whole(told, json.dumps({"key": key, "seeds": None}))
-
-
-def remove_seeds(cache: Path) -> None:
-    """Remove the seeds in `cache`, and the folder if nothing else is in it. Raises StorageError."""
-    with storage_errors("cannot remove the seeds"):
-        for told in cache.glob("*/seeds.json"):
-            for file in [*told.parent.glob("[0-9][0-9][0-9][0-9]_[xy].npy"), told]:
-                file.unlink()
-            with suppress(OSError):  # files of others are in it
-                told.parent.rmdir()
-        with suppress(OSError):
-            cache.rmdir()
 
 
 def _stamp(case: Case) -> str:

@@ -7,13 +7,10 @@ extended, and no worker needs to know the others. The offset comes from the seed
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -21,8 +18,7 @@ from numpy.typing import NDArray
 
 from emulator.config.recipe import VOXEL_BYTES, SizeSpec
 from emulator.config.workload import Workload
-from emulator.errors import SpecError, storage_errors
-from emulator.files import read_document
+from emulator.errors import SpecError
 
 Index = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -115,31 +111,6 @@ def _solve(miss: Callable[[Floats], Floats]) -> Floats | None:
     return None
 
 
-def case_shapes(path: Path, min_edge: int) -> Index:
-    """Voxels per axis of real cases, resampled to 1.6 x 1.2 x 1.2 mm and padded: shape (cases, 3).
-
-    Raises SpecError, StorageError.
-    """
-    axes = tuple(zip(("depth", "height", "width"), "zyx", SPACING, strict=True))
-    try:
-        with storage_errors("cannot read the table of cases", path):
-            text = read_document(path).decode()
-        rows = [
-            [
-                math.floor(float(row[f"{axis}_voxels"]) * float(row[f"spacing_{letter}_mm"]) / target)
-                for axis, letter, target in axes
-            ]
-            for row in csv.DictReader(io.StringIO(text, newline=""))
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise SpecError(
-            f"{path} is no table of cases ({error})", "see datasets/kits19/seed_stats.csv"
-        ) from None
-    if not rows:
-        raise SpecError(f"{path} holds no cases")
-    return np.maximum(np.array(rows, dtype=np.int64), min_edge)
-
-
 def shapes_from_bytes(size: Floats, aspect: Floats, min_edge: int) -> Index:
     """(depth, height, width) of about `size` bytes with height = width = aspect x depth: shape (n, 3)."""
     voxels = np.maximum(np.rint((size - HEADER_BYTES) / VOXEL_BYTES), float(min_edge) ** 3)
@@ -158,13 +129,10 @@ class Sizes:
     seed: int
     bytes_table: Floats
     aspect_table: Floats
-    cases: Index | None = None
 
     def shapes(self, indices: Index) -> Index:
         """Voxels per axis (depth, height, width) of the samples `indices`: shape (n, 3)."""
         quantile = quantiles(indices, self.seed, "size")
-        if self.cases is not None:
-            return self.cases[(quantile * len(self.cases)).astype(np.int64)]
         grid = np.linspace(0, 1, _STEPS + 1)
         size = np.interp(quantile, grid, self.bytes_table)
         if self.spec.listed:
@@ -182,8 +150,6 @@ class Sizes:
 
 def sizes_of(spec: SizeSpec, seed: int) -> Sizes:
     """The shapes that the recipe's `spec` gives with `seed`. Raises SpecError, StorageError."""
-    if spec.distribution == "empirical":
-        return Sizes(spec, seed, np.zeros(1), np.zeros(1), case_shapes(Path(spec.cases), spec.min_edge))
     sigma = 0.0 if spec.distribution == "fixed" else spec.aspect_sigma
     bends = np.array([_normal((k + 0.5) / (_STEPS + 1)) for k in range(_STEPS + 1)])
     return Sizes(spec, seed, size_table(spec), spec.aspect * np.exp(sigma * bends))

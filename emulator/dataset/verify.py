@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -34,7 +33,7 @@ def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> 
     total = 0
     head = memoryview(bytearray(HEAD))
     for name in parts:
-        odd = store.oddity(name)
+        odd = store.oddity(name, inside=False)
         if odd:
             return f"{name}: {odd}"
         length = store.size(name)
@@ -72,13 +71,11 @@ def sums(store: Store, parts: Sequence[str], buffer: memoryview, size: int = 0) 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A file that is not what it should be, or may soon not be."""
+    """A file that is not what it should be."""
 
     name: str
     """Relative to the dataset folder."""
     what: str
-    note: bool = False
-    """Its bytes are right: nothing has to be made again."""
     unread: bool = False
     """It could not be read: its bytes may be right."""
 
@@ -109,7 +106,8 @@ def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
     name = dataset.manifest.names[index]
     parts = form.parts(name)
     size, crc = dataset.rows["bytes"][index], dataset.rows["crc"][index]
-    odd = next(filter(None, (dataset.store.oddity(part) for part in parts)), "")
+    made_here = dataset.manifest.plan is not None
+    odd = next(filter(None, (dataset.store.oddity(part, inside=made_here) for part in parts)), "")
     if odd:  # to open a FIFO would wait for its writer
         return Fault(name, odd)
     wrong = ""
@@ -121,14 +119,6 @@ def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
         wrong = looks_right(dataset.store, form, parts, size) or wrong
         changed = f"its bytes have changed: CRC-32 {value:08x}, {crc:08x} was written"
         return Fault(name, wrong.removeprefix(f"{name}: ") or changed)
-    adopted = dataset.manifest.plan is None
-    odd = next(filter(None, (dataset.store.oddity(part, strict=True) for part in parts)), "")
-    if odd and not adopted:
-        return Fault(name, odd)
-    links = max(map(dataset.store.names_of, parts))
-    if links > 1 and not adopted:
-        how = f"has {links} names (hard links): writing to another one changes it"
-        return Fault(name, how, note=True)
     return None
 
 
@@ -159,7 +149,7 @@ class _SmallFiles:
         if self._reader is None or sizes.max() > _SMALL or len(form.parts(names[0])) > 1:
             return False
         assert isinstance(store, FolderStore)
-        if not all(map(store.is_plain, names)):
+        if any(store.oddity(name, inside=True) for name in names):
             return False
         found: list[int] = []
         table = np.stack([np.full(len(sizes), -1), np.zeros_like(sizes), sizes, sizes], axis=1)
@@ -193,25 +183,17 @@ def check_files(dataset: Dataset, indices: Index, threads: int, done: Done) -> l
     return [fault for faults in blocks for fault in faults]
 
 
-def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault]:
+def extra_files(dataset: Dataset) -> list[Fault]:
     """Return the files at the place that the manifest does not list. Raises StorageError.
 
-    Looks at share number `share` of `shares`, which divide the sub-folders; the first one also has what lies
-    elsewhere. Beside adopted files nothing is extra: none of it is feedrate's.
+    Beside adopted files nothing is extra: none of it is feedrate's.
     """
-    store, plan = dataset.store, dataset.manifest.plan
+    plan = dataset.manifest.plan
     if plan is None:
         return []
-    leaves = []
-    if isinstance(store, FolderStore):
-        outer = sorted({leaf.partition("/")[0] for leaf in plan.names.leaves()})
-        leaves = [f"{plan.folder}/{leaf}" if plan.folder else leaf for leaf in outer]
-    found = [store.names(f"{leaf}/") for leaf in leaves[share::shares]]
-    if share == 0:
-        found.append(store.names(without=frozenset(leaves)))
     extra = []
     try:
-        for name in chain.from_iterable(found):
+        for name in dataset.store.names():
             if plan.index_of(name) is None and not is_record(name):
                 extra.append(name)
     except ForeignName as error:

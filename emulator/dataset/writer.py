@@ -36,13 +36,12 @@ from emulator.dataset.owned import (
     removable,
     remove,
     require_free,
-    set_aside,
     tidy,
 )
 from emulator.dataset.payload import measure_payload
 from emulator.dataset.plan import DatasetPlan, outlook
 from emulator.dataset.progress import READERS, Done, by_threads
-from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds, remove_seeds
+from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
 from emulator.dataset.verify import evenly_spread, looks_right
@@ -64,51 +63,24 @@ _QUEUED = 4096
 def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
     """Hold the lock of the place; yields feedrate's files there, and the owner of a stale lock.
 
-    The folder is made. When the body fails and nothing was made, everything is as it was before. Raises
-    DatasetError when the place is not feedrate's, or in use; StorageError.
+    The folder is made; when the body fails, it is removed if nothing is in it. Raises DatasetError when the
+    place is not feedrate's, or in use; StorageError.
     """
+    look(store)
     made: list[Path] = []
-    seeded = seeds_folder(store).exists()
     if isinstance(store, FolderStore):
+        made = [folder for folder in (store.root, *store.root.parents) if not folder.exists()]
         with storage_errors(f"cannot prepare {store}"):
-            if store.root.exists() and not store.root.is_dir():
-                raise DatasetError(f"{store} is a file", "give the folder of the dataset to be")
-            look(store)
-            made = [folder for folder in (store.root, *store.root.parents) if not folder.exists()]
             store.root.mkdir(parents=True, exist_ok=True)
-    else:
-        look(store)
     try:
         with store.exclusive(LOCK) as before:
-            try:
-                tidy(Holding(store), before)  # it may have been killed before it wrote a plan
-                yield look(store), before
-            except BaseException:
-                with contextlib.suppress(DatasetError, StorageError):
-                    _give_up(store)
-                    holding = look(store)
-                    nothing = holding.begun is None and holding.dataset is None
-                    if isinstance(store, FolderStore) and not seeded and nothing:
-                        remove_seeds(seeds_folder(store))
-                raise
+            tidy(Holding(store), before)  # it may have been killed before it wrote a plan
+            yield look(store), before
     except BaseException:
         for folder in made:
             with contextlib.suppress(OSError):  # it has files
                 folder.rmdir()
         raise
-
-
-def _give_up(store: Store) -> None:
-    """Remove a plan if none of its files was made. Raises DatasetError, StorageError."""
-    holding = look(store)
-    if holding.begun is None or holding.dataset is not None or store.get(PLAN) is None:
-        return
-    plan = holding.begun.plan
-    made = any(len(records) for records in journalled(store))
-    if made or any(plan.index_of(name) is not None for name in store.names()):
-        return
-    store.delete([*(entry.name for entry in holding.journals()), PLAN])
-    store.clear(sorted(plan.folders, reverse=True))
 
 
 def seeds_folder(store: Store) -> Path:
@@ -179,8 +151,6 @@ class DatasetWriter:
             remove(holding, found)
         else:
             tidy(holding, before)
-        if holding.damaged or (holding.dataset is None and holding.begun is not None):
-            set_aside(self.store)
         self.store.put(PLAN, Begun(plan=self.plan, identity=self.plan.identity).text())
         self.store.arrange(self.plan.folders)
 

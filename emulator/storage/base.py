@@ -7,7 +7,7 @@ sample as a Blob, and a Blob reads bytes. Both are counted and timed here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -197,8 +197,8 @@ class Store(Storage):
     def entries(self, prefix: str = "") -> Iterator[Entry]:
         """List all names that begin with `prefix`."""
 
-    def names(self, prefix: str = "", without: Container[str] = ()) -> Iterator[str]:
-        """List the names of `entries`, without a stat of each file. May skip the folders `without`."""
+    def names(self, prefix: str = "") -> Iterator[str]:
+        """List the names of `entries`, without a stat of each file."""
         return (entry.name for entry in self.entries(prefix))
 
     def folders(self, inside: Iterable[str]) -> Iterator[str]:
@@ -213,12 +213,8 @@ class Store(Storage):
     def size(self, name: str) -> int | None:
         """Return the bytes of `name`; None if it does not exist."""
 
-    def names_of(self, name: str) -> int:
-        """Return the number of hard links to `name`."""
-        return 1
-
-    def oddity(self, name: str, strict: bool = False) -> str:
-        """Return why `name` is no regular file; empty if it is one. `strict` rejects links to outside."""
+    def oddity(self, name: str, inside: bool) -> str:
+        """Return why `name` is no regular file; if it must lie `inside`, also where a link leads."""
         return ""
 
     @abstractmethod

@@ -52,7 +52,7 @@ def test_it_says_what_it_made(small):
     assert "complete already" in done.out and "zstd-3 ratio 1.00, 100.0% of 4 KiB blocks unique" in done.out
 
 
-@pytest.mark.parametrize("options", [("--threads", 7), ("--no-direct", "--no-fsync", "--threads", 2)])
+@pytest.mark.parametrize("options", [("--threads", 7), ("--no-fsync", "--threads", 2)])
 def test_same_bytes_from_any_number_of_threads(small, tmp_path, options):
     assert feedrate("generate", tmp_path / "data", *SAME, *options).status == 0
     assert sums(tmp_path / "data") == sums(small)

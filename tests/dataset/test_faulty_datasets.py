@@ -47,14 +47,14 @@ def harm(data: Path) -> dict[int, str]:
     sample(data, 4).hardlink_to(sample(data, 7))  # the bytes of another sample
     sample(data, 5).symlink_to(data.parent / "nowhere")
     sample(data, 6).write_bytes(b"")
-    return {0: "missing", 1: "is a directory", 2: "is a pipe", 3: "sample_0000003", 4: "sample_0000004",
-            5: "missing", 6: "sample_0000006", 7: "note: has 2 names"}  # fmt: skip
+    return {0: "missing", 1: "is a directory", 2: "is a pipe", 3: "leads out", 4: "sample_0000004",
+            5: "missing", 6: "sample_0000006"}  # fmt: skip
 
 
 def test_verify_lists_all_and_repair_makes_them_again(made: Path, data: Path, tmp_path: Path) -> None:
     said = harm(data)
     done = run(tmp_path, "verify", data)
-    assert done.status == 3 and f"{len(said) - 1} files of" in done.one_line()
+    assert done.status == 3 and f"{len(said)} files of" in done.one_line()
     lines = {int(line.split("sample_")[1][:7]): line for line in done.out.splitlines() if "sample_" in line}
     assert lines.keys() == said.keys() and all(said[index] in line for index, line in lines.items()), done.out
     sample(data, 1).rmdir()
@@ -130,19 +130,11 @@ def test_a_pipe_in_place_of_a_record_is_one_line(tmp_path: Path, verb: str, name
     assert f"{name}): it is not a regular file" in done.one_line()
 
 
-def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path) -> None:
-    for index in (3, 4):
-        shutil.copy(sample(data, index), tmp_path / str(index))
-        sample(data, index).unlink()
+def test_a_link_to_outside_is_reported(data: Path, tmp_path: Path) -> None:
+    sample(data, 3).rename(tmp_path / "3")
     sample(data, 3).symlink_to(tmp_path / "3")
-    sample(data, 4).hardlink_to(tmp_path / "4")
     done = run(tmp_path, "verify", data)
-    assert done.status == 3 and "leads out of the dataset" in done.out and "note: has 2 names" in done.out
-    assert "1 file of" in done.one_line()
-    sample(data, 3).unlink()
-    shutil.copy(tmp_path / "3", sample(data, 3))
-    done = run(tmp_path, "verify", data)  # the bytes are right: a note, and no fault
-    assert done.status == 0 and "note: has 2 names" in done.out and "0 faults" in done.out
+    assert done.status == 3 and "leads out of the dataset" in done.out and "1 file of" in done.one_line()
 
 
 def test_a_folder_in_place_of_a_sample_stays(data: Path, tmp_path: Path) -> None:

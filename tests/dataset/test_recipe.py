@@ -37,10 +37,3 @@ def test_a_mistake_is_one_line_that_names_it(setting, said):
     with pytest.raises(SpecError) as error:
         load_recipe("tiny", [setting])
     assert said in str(error.value)
-
-
-def test_a_missing_table_of_cases_is_named(tmp_path):
-    text = '[size]\nbytes_mean = 1000\ndistribution = "empirical"\ncases = "none.csv"\n'
-    (tmp_path / "r.toml").write_text('name = "r"\ntitle = "r"\n' + text)
-    with pytest.raises(SpecError, match=r"line 6: there is no file .*none.csv"):
-        load_recipe(str(tmp_path / "r.toml"))

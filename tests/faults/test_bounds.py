@@ -22,8 +22,6 @@ pytestmark = pytest.mark.usefixtures("warm")
     [
         ("w.toml", ("run", "{data}", "-w", "{file}")),
         ("recipe.toml", ("generate", "{there}/new", "--recipe", "{file}")),
-        ("cases.csv", ("generate", "{there}/new", "--recipe", "tiny", "--set", "size.distribution=empirical",
-                       "--set", "size.cases={file}")),
         ("run.json", ("report", "{there}")),
         ("theirs.yaml", ("import", "{file}", "--out", "{there}/w.toml")),
         (f"data/{MANIFEST}", ("verify", "{data}")),
