@@ -108,9 +108,8 @@ def test_damage_is_repaired(copied, small):
     assert "1 file made again" in feedrate("verify", copied, "--repair").out
     assert sums(copied) == sums(small)
     (copied / "manifest.json").write_text("{")
-    assert "corrupt" in feedrate("verify", copied).one_line()
-    assert "complete already" not in feedrate("generate", copied, *SAME).out
-    assert feedrate("verify", copied).status == 0 and sums(copied) == sums(small)
+    for words in (("verify", copied), ("generate", copied, *SAME)):
+        assert "corrupt" in feedrate(*words).one_line()
 
 
 def flip(path: Path, bit: int) -> None:
