@@ -271,19 +271,15 @@ def record(command: Sequence[str], *, out: Place, check: bool = True, **options:
     return record_job(command, Path(out), checked=check, **options)
 
 
-def report(
-    out: Place, *, baselines: Sequence[Place] = (), rules: str = "", threshold: float | None = None
-) -> Report:
-    """Return a result with its comparisons: baselines of the same storage.
+def report(out: Place, *beside: Place, rules: str = "", threshold: float | None = None) -> Report:
+    """Return a result with others beside it, such as a baseline of the same storage.
 
-    `out` may be a folder of results; a table shows which of its runs are a valid set by `rules`.
-    `Report.write` writes the page, pictures and files of `feedrate report`. Raises StorageError, SpecError.
+    A table shows which of the runs are a valid set by `rules`. `Report.write` writes the page, pictures and
+    files of `feedrate report`. Raises StorageError, SpecError.
     """
-    from emulator.plugins.page.report import Wanted
     from emulator.plugins.page.report import report as reported
 
-    wanted = Wanted(baselines=[Path(folder) for folder in baselines], rules=rules, threshold=threshold)
-    return reported(Path(out), wanted)
+    return reported(Path(out), [Path(folder) for folder in beside], rules=rules, threshold=threshold)
 
 
 def compare(outs: Sequence[Place], *, references: Sequence[str] = (), match: str = "") -> Comparison:

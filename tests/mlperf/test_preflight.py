@@ -12,7 +12,7 @@ from test_rules import MEMORY, swept
 
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.rules import broken
-from emulator.plugins.page.report import Wanted, report
+from emulator.plugins.page.report import report
 from emulator.record.out import read_result, write_result
 from emulator.record.result import RunResult
 from emulator.run.preflight import Rules
@@ -88,7 +88,7 @@ def test_a_report_says_which_results_are_a_valid_set(tmp_path):
     for number in range(6):
         (tmp_path / "results" / f"run{number}").mkdir(parents=True)
         write_result(tmp_path / "results" / f"run{number}", alone(number))
-    done = feedrate("report", tmp_path / "results", "--rules", "v3.0")
+    done = feedrate("report", *sorted((tmp_path / "results").iterdir()), "--rules", "v3.0")
     assert done.status == 0, done.err
     sets = done.out.partition("Sets of runs by the rules of v3.0")[2]
     assert " ".join(f"run{number}," for number in range(5)) in sets and "no rule is broken" in sets
@@ -104,7 +104,8 @@ def test_sets_are_of_one_dataset_and_imports_are_sets_of_their_own(tmp_path):
     for system in ("A", "B"):
         Run().write(tmp_path / f"in/{system}/results/sys/training/unet3d/run/20260101_000000", "v3.0")
     assert feedrate("import", tmp_path / "in", "--out", tmp_path / "results").status == 0
-    found = report(tmp_path / "results", Wanted(rules="v3.0")).tables[-1]
+    first, *others = (run.parent for run in sorted((tmp_path / "results").glob("*/run.json")))
+    found = report(first, others, rules="v3.0").tables[-1]
     assert {row[1] for row in found.rows} == {"run0", "run1", "A-sys-unet3d-h100", "B-sys-unet3d-h100"}
 
 

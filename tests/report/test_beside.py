@@ -7,10 +7,10 @@ import pytest
 from command import feedrate
 from synthetic_results import multi_host_sweep, plain_sweep, result
 
-from emulator.errors import SpecError, StorageError
+from emulator.errors import StorageError
 from emulator.plugins.baseline.report import against, answer, figures, setting, tables, training_figure
 from emulator.plugins.page.compare import compare
-from emulator.plugins.page.report import Wanted, report
+from emulator.plugins.page.report import report
 from emulator.record.out import write_result
 from emulator.record.result import Corner, RunResult, Side
 from emulator.report.charts import WIDE, Figure, chart, svg
@@ -92,11 +92,10 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
     for name, one in (("sweep", plain_sweep()), ("fio", weka())):
         (tmp_path / name).mkdir()
         write_result(tmp_path / name, one)
-    found = report(tmp_path)
-    assert found.folder == tmp_path / "sweep"
+    found = report(tmp_path / "sweep", [tmp_path / "fio"])
     shown = [table.caption for table in found.tables]
     assert shown[-4:] == [
-        f"All results in {tmp_path.name}",
+        "All results",
         "Training beside fio (fio)",
         "Maximum of each workload (fio)",
         "Every queue depth (fio)",
@@ -106,7 +105,7 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
     assert drawn[-len(FIGURES) :] == [f"baseline-{name}" for name in FIGURES]
     assert {f'id="plot-baseline-{name}"' in html for name in FIGURES} == {True}
     assert all(caption in html for caption in shown if caption)
-    done = feedrate("report", tmp_path, "--html", tmp_path / "all.html")
+    done = feedrate("report", tmp_path / "sweep", tmp_path / "fio", "--html", tmp_path / "all.html")
     assert done.status == 0, done.err
     assert "Training beside fio" in done.out
     assert "128 KiB sequential read" in (tmp_path / "all.html").read_text()
@@ -115,9 +114,6 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
 def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
     assert "1 MiB sequential read" in render(document_of(weka()).blocks, 60)
     assert "Nothing was measured" not in document_of(weka()).text("html")
-    write_result(tmp_path, plain_sweep())
-    with pytest.raises(SpecError, match="is a sweep, not a baseline"):
-        report(tmp_path, Wanted(baselines=[tmp_path]))
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match="no result"):
         report(tmp_path / "empty")

@@ -16,7 +16,6 @@ from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.plugins.page import compare as comparing
 from emulator.plugins.page.reference import published_entries, published_table
-from emulator.plugins.page.report import Wanted
 from emulator.plugins.page.report import report as reported
 from emulator.record.out import require_output
 from emulator.registry import RULES
@@ -54,14 +53,12 @@ class Files:
 
 
 def report(
-    out: Annotated[
-        Path, typer.Argument(help="A result: the folder given to --out, its run.json, or a folder of them.")
+    outs: Annotated[
+        list[Path],
+        typer.Argument(metavar="OUT...", help="A result, the folder given to --out; and others beside it."),
     ],
     files: Files,
     gate: options.Gate,
-    baseline: Annotated[
-        list[Path] | None, typer.Option(metavar="OUT", help="Add this feedrate baseline; repeatable.")
-    ] = None,
     rules: Annotated[
         str, typer.Option(metavar="|".join(RULES), help="Show which runs are a valid set by MLPerf's rules.")
     ] = "",
@@ -78,8 +75,7 @@ def report(
       feedrate report sweep --require 8 --junit gate.xml
     """
     paths = files.paths(openmetrics)
-    wanted = Wanted(baselines=baseline or [], rules=rules, threshold=gate.threshold, required=gate.require)
-    shown = reported(out, wanted)
+    shown = reported(outs[0], outs[1:], rules=rules, threshold=gate.threshold, required=gate.require)
     if live.for_programs():
         live.answer(options.plain_result(shown.result, shown.folder, shown.answer))
     _show(shown, paths)
