@@ -8,7 +8,7 @@ from command import feedrate
 from synthetic_results import multi_host_sweep, plain_sweep, result
 
 from emulator.errors import StorageError
-from emulator.plugins.baseline.report import against, answer, figures, setting, tables, training_figure
+from emulator.plugins.baseline.report import against, answer, figures, setting, tables
 from emulator.plugins.page.compare import compare
 from emulator.plugins.page.report import report
 from emulator.record.out import write_result
@@ -19,7 +19,6 @@ from emulator.report.terminal import render
 from emulator.report.training_figures import by_ranks, mean_demand
 
 FIGURES = {
-    "training": lambda baseline: training_figure(plain_sweep(), baseline),
     "sequential": lambda baseline: figure_named("baseline-sequential", baseline),
     "random": lambda baseline: figure_named("baseline-random", baseline),
     "latency": lambda baseline: figure_named("baseline-latency", baseline),
@@ -148,5 +147,4 @@ def test_there_is_nothing_to_compare_without_reads_or_points():
 
 
 def test_a_baseline_without_a_training_has_its_own_figures_only():
-    assert [figure.name.partition("-")[2] for figure in figures(weka())] == list(FIGURES)[1:]
-    assert training_figure(result(()), weka()) is None
+    assert [figure.name.partition("-")[2] for figure in figures(weka())] == list(FIGURES)

@@ -68,15 +68,10 @@ def _call(command: Sequence[str], limit: float) -> str:
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     reasons = [line for line in lines if "rror" in line or "ailed" in line]
     reason = (reasons or lines or ["no output"])[-1].removesuffix(" (--no-mon-config to skip)")
-    if "not permitted" in err or "ermission denied" in err:
-        hint = "the key lacks the rights: mon 'allow r', osd 'allow rwx pool=POOL'; see ceph auth get"
-    elif "keyring" in err or "auth" in err:
-        hint = "the keyring in ceph.conf lacks the user's key or is not readable: see --ceph-user"
-    elif "config" in err or "timed out" in err:
-        hint = "the monitors in ceph.conf do not answer, or have no such user: see ceph status"
-    else:
-        hint = "see ceph status"
-    raise StorageError(f"rados failed: {reason}", hint)
+    if any(word in err for word in ("not permitted", "ermission denied", "keyring", "auth")):
+        hint = "the user needs a key with mon 'allow r', osd 'allow rwx pool=POOL': see --ceph-user"
+        raise StorageError(f"rados failed: {reason}", hint)
+    raise StorageError(f"rados failed: {reason}", "ask ceph status whether the monitors in ceph.conf answer")
 
 
 def side_of(printed: Sequence[str], word: Literal["read", "write"]) -> Side | None:

@@ -12,7 +12,7 @@ from emulator.plugins.baseline.suites import access_name
 from emulator.record.result import Corner, RunResult, Side
 from emulator.report.charts import Axis, Dot, Figure, Series, colour
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
-from emulator.report.training_figures import StorageLimit, by_ranks, mean_demand, throughput
+from emulator.report.training_figures import by_ranks, mean_demand
 from emulator.report.view import marks_line
 from emulator.units import counted, show_rate, show_seconds
 
@@ -192,9 +192,7 @@ def _neighbours(result: RunResult, read: bool) -> Table:
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
     """Return tables and figures for the page of a training: the comparison, then the baseline's own."""
-    figure = training_figure(main, result)
-    drawn = figures(result)
-    return (against(main, result), *tables(result)), drawn if figure is None else (figure, *drawn)
+    return (against(main, result), *tables(result)), figures(result)
 
 
 def against(training: RunResult, baseline: RunResult) -> Table:
@@ -271,21 +269,4 @@ def _over_depths(
         y=Axis(unit=unit, log=not pattern),
         series=series,
         qualified=marks_line(result),
-    )
-
-
-def training_figure(training: RunResult, baseline: RunResult) -> Figure | None:
-    """Return a figure of training throughput against processes, with the tool's maxima as dashed lines."""
-    levels = [
-        StorageLimit(bytes_per_second(corner), f"{baseline.loader}, {name}")
-        for name, corner in maxima(baseline.baseline).items()
-        if corner.read and corner.read_share == 1
-    ]
-    figure = throughput(training, levels) if levels else None
-    return figure and replace(
-        figure,
-        name="baseline-training",
-        title=f"Training beside {baseline.loader}",
-        caption="Read rate of all training processes. Dashed: rate of processes that never wait, and maxima "
-        "of the baseline.",
     )
