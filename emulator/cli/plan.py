@@ -102,7 +102,7 @@ def _plan_lines(
     yield f"loader:   {job.loader}; one rank asks {show_rate(workload.ideal_samples_per_second * mean)}"
     yield ""
     yield "ranks  steps  bytes read  seconds at least"
-    for run in runs:
+    for run in dict.fromkeys(runs):  # a search stays at the knee
         read, seconds = show_bytes(run.bytes), show_seconds(run.seconds)
         yield f"{run.ranks:5d}  {run.steps:5d}  {read:>10}  {seconds:>16}"
 
