@@ -103,25 +103,36 @@ def _kind(
     starved says nothing. The fit is held against the counts that were run: where it denies what they show
     again and again, or leaves more than WIDE open, there is no number.
     """
-    low, _, high = belief.n_au
     lifted = [p.ranks for p in client_limited if p.x_ideal >= threshold and p.ranks not in ranks]
+    denied, fed, starved = _bounds(belief, lifted)
+    if not denied and belief.n_au[2] < min(ranks) and not lifted:
+        return "below", None, min(ranks)
+    kind: KneeKind = "not-identifiable" if denied else _kind_of_interval(belief, max(ranks))
+    if kind == "beyond":
+        fed = max([*ranks, *lifted])
+    largest_fed = max([fed or 0, *lifted])
+    starving = [point.ranks for point in client_limited if point.x_ideal < threshold]
+    if starved is None and kind != "knee" and max(starving, default=0) > largest_fed:
+        return "at-least", largest_fed or None, None
+    return kind, fed, starved
+
+
+def _bounds(belief: Belief, lifted: Sequence[int]) -> tuple[bool, int | None, int | None]:
+    """Whether runs deny the fit; the largest count that they show to be fed, the smallest beyond to starve.
+
+    `lifted` are counts that were fed though the client held them back.
+    """
+    low, _, high = belief.n_au
     # A single run may have stalled; what several runs deny is no accident.
     surely_fed, surely_starved = _shown(belief, BEYOND_DOUBT)
     gap, top = min(surely_starved, default=math.inf), max([*surely_fed, *lifted], default=0)
     denied = gap < top or top > high * 1.01 or gap < low * 0.99
+    if denied:
+        low, high = 0.0, math.inf
     fed_counts, starved_counts = _shown(belief, CERTAIN)
-    fed = max((n for n in [*fed_counts, *lifted] if n < gap and (denied or n <= high)), default=None)
+    fed = max((n for n in [*fed_counts, *lifted] if n < gap and n <= high), default=None)
     above = max(top, fed or 0)
-    starved = min((n for n in starved_counts if n > above and (denied or n >= low)), default=None)
-    if not denied and high < min(ranks) and not lifted:
-        return "below", None, min(ranks)
-    kind: KneeKind = "not-identifiable" if denied else _kind_of_interval(belief, max(ranks))
-    largest_run = max(ranks) if kind == "beyond" else fed
-    largest_fed = max([largest_run or 0, *lifted]) or None
-    starving = [point.ranks for point in client_limited if point.x_ideal < threshold]
-    if starved is None and kind != "knee" and max(starving, default=0) > (largest_fed or 0):
-        return "at-least", largest_fed, None
-    return kind, largest_fed if kind == "beyond" else fed, starved
+    return denied, fed, min((n for n in starved_counts if n > above and n >= low), default=None)
 
 
 def _shown(belief: Belief, sure: float) -> tuple[list[int], list[int]]:

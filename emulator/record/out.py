@@ -105,7 +105,7 @@ class ResultFolder(Closing):
         lock = _locked(path)
         folder = cls(path, result, lock)
         try:
-            _tidy(path, lock.before)
+            _remove(path, _left_by(path, lock.before))
             _remove(path, check_out(path, force, held=True))  # another process may have filled it since
             folder.update(status="incomplete", reason=UNFINISHED)
         except BaseException:
@@ -127,7 +127,7 @@ class ResultFolder(Closing):
             if len(read_result(path).points) != len(result.points):
                 raise SpecError(f"another process has gone on with {path}", "resume it again")
             _own_files(path)
-            _tidy(path, folder._lock.before)
+            _remove(path, _left_by(path, folder._lock.before))
             write_part(path, next_part(path), spools_of(path), points=len(result.points))
             remove_spools(path)
             with storage_errors(f"cannot write to {path}"):
@@ -142,7 +142,9 @@ class ResultFolder(Closing):
         """Release the lock. A second call, or one after `complete`, does nothing. Never raises."""
         if self._lock.held:
             with suppress(StorageError):
-                _tidy(self.path, Owner.me())  # without the lock, no one can tell whose they are
+                _remove(
+                    self.path, _left_by(self.path, Owner.me())
+                )  # without the lock, no one can tell whose they are
             self._lock.release(remove=True)
 
     def update(self, **changes: Any) -> RunResult:
@@ -241,24 +243,18 @@ def _remove(path: Path, files: Collection[Path]) -> None:
         (path / SPOOL).rmdir()
 
 
-def _tidy(path: Path, before: Owner | None) -> None:
-    """Remove the temporary files of the process that was killed here. Raises StorageError."""
-    with storage_errors(f"cannot write to {path}"):
-        for file in _left_by(path, before):
-            file.unlink(missing_ok=True)
-
-
 def _left_by(path: Path, before: Owner | None) -> list[Path]:
-    """Return the temporary files in OUT of the process `before`. Raises OSError."""
+    """Return the temporary files in OUT of the process `before`, which was killed. Raises StorageError."""
     if before is None:
         return []
-    found = []
-    for file in path.iterdir():
-        name, *writer = written_by(file.name) or ("",)
-        ours = name in (RESULT, HOSTS) or is_part(name)
-        if ours and writer == [before.host[:32], before.pid] and is_plain(path, file):
-            found.append(file)
-    return found
+    left = []
+    with storage_errors(f"cannot look into the folder {path}"):
+        for file in path.iterdir():
+            name, *writer = written_by(file.name) or ("",)
+            ours = name in (RESULT, HOSTS) or is_part(name)
+            if ours and writer == [before.host[:32], before.pid] and is_plain(path, file):
+                left.append(file)
+    return left
 
 
 def _own_files(path: Path) -> list[Path]:
