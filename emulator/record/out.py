@@ -142,9 +142,8 @@ class ResultFolder(Closing):
         """Release the lock. A second call, or one after `complete`, does nothing. Never raises."""
         if self._lock.held:
             with suppress(StorageError):
-                _remove(
-                    self.path, _left_by(self.path, Owner.me())
-                )  # without the lock, no one can tell whose they are
+                # Without the lock, no one can tell whose they are.
+                _remove(self.path, _left_by(self.path, Owner.me()))
             self._lock.release(remove=True)
 
     def update(self, **changes: Any) -> RunResult:
