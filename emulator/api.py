@@ -31,7 +31,6 @@ from emulator.dataset.plan import DatasetPlan
 from emulator.errors import Inconclusive, MissingError
 from emulator.launch.child import feedrate
 from emulator.launch.comm import Comm
-from emulator.record.host import HOST, HostRows, read_hosts
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
 from emulator.report.charts import Chart, altair_chart, svg
@@ -69,7 +68,6 @@ class Result:
     run: RunResult
     """The content of run.json, whose fields results/README.md explains."""
     log: Callable[[], Steps] = lambda: np.zeros(0, dtype=STEP)
-    seconds: Callable[[], HostRows] = lambda: np.zeros(0, dtype=HOST)
 
     @cached_property
     def steps(self) -> Steps:
@@ -78,14 +76,6 @@ class Result:
         Raises StorageError, SpecError.
         """
         return self.log()
-
-    @cached_property
-    def hosts(self) -> HostRows:
-        """Every second of every host, as a structured array (`record.host.HOST`); may be empty.
-
-        Raises StorageError, SpecError.
-        """
-        return self.seconds()
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -136,7 +126,7 @@ class Asked:
 
 def read(out: Place) -> Result:
     """Return the result in the folder OUT, also of a run that was cut off. Raises StorageError, SpecError."""
-    return Result(recovered(Path(out)), partial(read_steps, Path(out)), partial(read_hosts, Path(out)))
+    return Result(recovered(Path(out)), partial(read_steps, Path(out)))
 
 
 def figures(result: Result) -> list[Chart]:

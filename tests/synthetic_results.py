@@ -30,7 +30,7 @@ def host_shares(hosts: int, ranks: int, size: int, samples: int, slow: int | Non
         HostShare(
             host=f"node{number:03d}", ranks=ranks // used + (number < ranks % used),
             bytes=int(size * weight), samples=int(samples * weight), cpu_seconds=float(size * weight * 2e-11),
-            cores=24, busy_share=0.31, steal_share=0.0, runqueue=3.2, nic_bytes=int(size * weight * 1.01),
+            cores=24, busy_share=0.31, steal_share=0.0, nic_bytes=int(size * weight * 1.01),
             wait_seconds=float(4.0 / weight / used),
         )
         for number, weight in enumerate(weights)

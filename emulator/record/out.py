@@ -2,7 +2,6 @@
 
     OUT/run.json       the RunResult; results/README.md has it field by field
     OUT/steps*.parquet the step log, a part for each host, and OUT/spool/ while a run goes on: record.steps
-    OUT/hosts.parquet  the seconds of the hosts: record.host
     OUT/failure.txt    why a run ended early, in the words of the first rank that failed
 
 One process fills the folder, through a `ResultFolder`, and holds a lock in it while it does. `run.json` and
@@ -38,7 +37,6 @@ from emulator.files import (
     write_whole,
     written_by,
 )
-from emulator.record.host import HOST, HOSTS
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
 from emulator.record.rows import has_columns
@@ -222,7 +220,7 @@ def require_output(path: Path) -> Path:
     require_apart(target, "choose another name")
     if folder := folder_of("result", target.parent):
         own = target.relative_to(folder).parts[0]
-        if own in (RESULT, FAILURE, HOSTS, LOCK, *_FOLDERS) or is_part(own):
+        if own in (RESULT, FAILURE, LOCK, *_FOLDERS) or is_part(own):
             raise SpecError(f"{path} belongs to the result {folder}", "choose another name")
     require_writable(target)
     return target
@@ -250,7 +248,7 @@ def _left_by(path: Path, before: Owner | None) -> list[Path]:
     with storage_errors(f"cannot look into the folder {path}"):
         for file in path.iterdir():
             name, *writer = written_by(file.name) or ("",)
-            ours = name in (RESULT, HOSTS) or is_part(name)
+            ours = name == RESULT or is_part(name)
             if ours and writer == [before.host[:32], before.pid] and is_plain(path, file):
                 left.append(file)
     return left
@@ -272,7 +270,7 @@ def _own_files(path: Path) -> list[Path]:
     inputs = {file.with_suffix(end) for file in named for end in (".fio", ".command")}
     ours = spools_of(path)
     others = [file for file in (path / SPOOL).glob("*.steps") if file not in ours]
-    for file in [path / RESULT, path / FAILURE, path / HOSTS, *parts_of(path)]:
+    for file in [path / RESULT, path / FAILURE, *parts_of(path)]:
         if os.path.lexists(file):
             (ours if _looks_ours(path, file) else others).append(file)
     for pattern in _OUTPUT_OF_TOOLS:
@@ -294,8 +292,6 @@ def _looks_ours(path: Path, file: Path) -> bool:
             return False
         if is_part(file.name):
             return has_columns(file, STEP)
-        if file.name == HOSTS:
-            return has_columns(file, HOST)
         return file.name != FAILURE or _is_failure(path)
 
 

@@ -134,8 +134,6 @@ class HostShare:
     """Share of the time in which these cores were busy, with any program (0 to 1)."""
     steal_share: float | None = None
     """Share of the same time that a hypervisor took away (0 to 1)."""
-    runqueue: float | None = None
-    """Mean number of runnable threads."""
     nic_bytes: int | None = None
     """Bytes received on network interfaces, loopback left out."""
     device: DeviceReads | None = None

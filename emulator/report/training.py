@@ -178,7 +178,6 @@ def hosts_table(result: RunResult) -> Table:
         Column("wait %", one_place),
         Column("CPU %", one_place, room=56),
         Column("CPU-s\nper GB", two_digits, room=60),
-        Column("run\nqueue", two_digits, room=110),
         Column("NIC in,\nGB/s", three_places, room=110),
         Column("starved by", align="fold", room=130),
     )
@@ -209,7 +208,6 @@ def _host_row(point: Point, share: HostShare) -> tuple[Cell, ...]:
         _percent_waited(share, share.ranks * point.seconds),
         None if share.busy_share is None else share.busy_share * 100,
         share.cpu_seconds / share.bytes * 1e9 if share.bytes and share.cpu_seconds else None,
-        share.runqueue,
         nic,
         starved_by(point, share.starved),
     )

@@ -26,7 +26,7 @@ from emulator.launch.barrier import StepBarrier
 from emulator.launch.comm import Comm
 from emulator.launch.links import HostLinks
 from emulator.loader import make_loader
-from emulator.record.host import HostProbe, HostRows
+from emulator.record.host import HostProbe
 from emulator.record.machine import cores
 from emulator.record.result import HostShare, Point, Starved
 from emulator.record.schedstat import Books
@@ -57,7 +57,6 @@ class Measured:
     """Samples/s of all ranks while all were busy (`analysis.throughput.rate_series`)."""
     barrier_polled: bool
     """True if the time of the barrier itself is part of a step's columns."""
-    host_rows: HostRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,20 +106,16 @@ def run_point(
     # Summed, because hosts may have mounted the dataset in different ways.
     (buffered,) = comm.sum(np.array([float(not (direct or isinstance(job.dataset, ObjectURL)))]))
     node_reads = node.gather(trained.reads)
-    seconds = trained.host.rows(number) if trained.host else None
-    gathered = comm.gather((share, reduce(ReadCounts.plus, node_reads), seconds) if node_reads else None)
+    gathered = comm.gather((share, reduce(ReadCounts.plus, node_reads)) if node_reads else None)
     if not gathered:
         return None
-    hosts, reads, series = zip(*filter(None, gathered), strict=True)
-    for place, rows in enumerate(series):
-        rows["host"] = place
+    hosts, reads = zip(*filter(None, gathered), strict=True)
     return Measured(
         point=replace(point, hosts=hosts),
         reads=reduce(ReadCounts.plus, reads),
         buffered=int(buffered),
         rates=rates,
         barrier_polled=trained.barrier_polled,
-        host_rows=np.concatenate(series),
     )
 
 

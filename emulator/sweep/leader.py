@@ -26,7 +26,6 @@ from emulator.launch.comm import Comm
 from emulator.live import Now
 from emulator.order import plan_for
 from emulator.record.device import io_scheduler
-from emulator.record.host import HOST, read_hosts, write_hosts
 from emulator.record.machine import describe_mount
 from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import BoundKind, Point, Probe
@@ -56,7 +55,6 @@ class Leader:
         self._schedule = schedule
         self._begin = time.monotonic()
         self._ranks = self._length = self._step = 0
-        self._host_rows = np.zeros(0, HOST)
         self._later: Sequence[int] = ()
         self._recent = np.zeros(0, STEP)
 
@@ -86,8 +84,6 @@ class Leader:
             self._pace.probed(probe)
             result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))
             self._folder = ResultFolder.resume(job.out, result)
-            rows = read_hosts(job.out)
-            self._host_rows = rows[rows["point"] < len(points)]  # without those of an interrupted point
         else:
             self._folder = ResultFolder.create(job.out, result, force=job.force)
         return self._folder
@@ -174,9 +170,6 @@ class Leader:
 
     def add(self, measured: Measured) -> None:
         """Summarise the measured point, store it and print it. Raises StorageError."""
-        self._host_rows = np.concatenate([self._host_rows, measured.host_rows])
-        # All rows again, so that a killed run keeps them: an hour of a host has 300 kB.
-        write_hosts(self._job.out, self._host_rows)
         self._conclude((*self._points, summarise(self._job, measured)))
         point = self._points[-1]
         self._pace.took(time.monotonic() - self._point_begin, point)

@@ -44,6 +44,5 @@ def host(name: str = "a", **fields: Any) -> HostShare:
         "cores": 8,
         "busy_share": 0.15,
         "steal_share": 0.0,
-        "runqueue": 0.8,
     }
     return HostShare(**{**values, **fields})

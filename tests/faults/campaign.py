@@ -82,7 +82,6 @@ READERS = [
     ("npz", "samples-*.npy", ("verify {x}",)),
     ("result", "run.json", ("report {x}", "compare {x} {x}", "export --mlperf {x} --out {o}")),
     ("result", "steps*.parquet", ("report {x}",)),
-    ("result", "hosts.parquet", ("report {x} --csv {o}",)),
     ("toml", "unet3d*.toml", ("workloads {f}", "datasize -w {f} --accelerators 4")),
     ("toml", "recipe.toml", ("generate {o} --recipe {f} --files 2 --dry-run",)),
     ("toml", "ai-*.toml", ("efficiency --system {f}",)),

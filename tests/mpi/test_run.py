@@ -42,7 +42,7 @@ def test_the_result_tells_everything(three_ranks, tiny):
     assert result.environment["ranks_started"] == 3
     assert result.storage["shaped_rate"] is None
     assert "AU" in shown and str(out) in shown
-    assert sorted(path.name for path in out.iterdir()) == ["hosts.parquet", "run.json", "steps.parquet"]
+    assert sorted(path.name for path in out.iterdir()) == ["run.json", "steps.parquet"]
     assert json.loads((out / "run.json").read_text())["schema"] == 1
 
 

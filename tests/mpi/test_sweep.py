@@ -89,7 +89,7 @@ def bound_of(out, *words):
 def unless_crowded(point, kind):
     """What may be said: `kind`, and client-cpu when others keep this machine's cores busy."""
     (host,) = point.hosts
-    crowded = host.busy_share >= SPARE or (host.runqueue or 0) > host.cores
+    crowded = host.busy_share >= SPARE
     return (kind, "client-cpu") if crowded else (kind,)
 
 

@@ -8,7 +8,6 @@ import pytest
 from command import ANSWERED
 from hosts import on_hosts
 
-from emulator.record.host import read_hosts
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
@@ -27,13 +26,8 @@ def test_ranks_run_on_three_hosts_and_the_table_says_so(hosts, tiny, tmp_path):
     for point, per_host in zip(result.points, (1, 2), strict=True):
         assert Counter({share.host: share.ranks for share in point.hosts}) == dict.fromkeys(hosts, per_host)
     parts = ["steps-00001.parquet", "steps-00002.parquet", "steps.parquet"]
-    assert sorted(file.name for file in out.iterdir()) == ["hosts.parquet", "run.json", *parts], (
-        "each host's rows, no spools"
-    )
+    assert sorted(file.name for file in out.iterdir()) == ["run.json", *parts], "each host's rows, no spools"
     assert len(read_steps(out)) == (3 + 6) * 8
-    seconds = read_hosts(out)
-    for number in (0, 1):
-        assert set(seconds["host"][seconds["point"] == number]) == set(range(len(hosts)))
     for host in hosts:
         assert host in done.stdout
     shown = subprocess.run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from emulator.record import result
-from emulator.record.host import HOST, HOSTS
 from emulator.record.out import FAILURE, RESULT
 from emulator.record.steps import SPOOL, STEP, STEPS
 
@@ -20,13 +19,12 @@ def table_under(heading: str) -> list[list[str]]:
 
 
 def test_every_column_is_described_with_its_type() -> None:
-    for file, layout in ((STEPS, STEP), (HOSTS, HOST)):
-        described = {row[0].strip("`"): row[1] for row in table_under(f"## {file}")}
-        assert described == {name: layout[name].name for name in layout.names or ()}
+    described = {row[0].strip("`"): row[1] for row in table_under(f"## {STEPS}")}
+    assert described == {name: STEP[name].name for name in STEP.names or ()}
 
 
 def test_the_files_and_the_schema_are_named() -> None:
     text = README.read_text()
-    for name in (RESULT, STEPS, HOSTS, f"{SPOOL}/part-NNNNN.steps", FAILURE):
+    for name in (RESULT, STEPS, f"{SPOOL}/part-NNNNN.steps", FAILURE):
         assert f"`{name}`" in text
     assert f"version of this layout; now {result.SCHEMA} " in text
