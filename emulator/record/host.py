@@ -32,7 +32,7 @@ class HostProbe:
 
     @property
     def activity(self) -> dict[str, Any]:
-        """Return busy_share, steal_share and nic_bytes of a HostShare; None where the system does not tell."""
+        """Return busy_share, steal_share and nic_bytes of a HostShare; None: not known."""
         (ticks_before, received_before, _), (ticks, received, _) = self._before, self._after
         # user, nice, system, idle, iowait, irq, softirq, steal, ...
         spent = [after - before for after, before in zip(ticks, ticks_before, strict=False)]
@@ -40,9 +40,7 @@ class HostProbe:
         return {
             "busy_share": 1 - (spent[3] + spent[4]) / total if total else None,
             "steal_share": spent[7] / total if total else None,
-            "nic_bytes": received - received_before
-            if received is not None and received_before is not None
-            else None,
+            "nic_bytes": None if received is None else received - (received_before or 0),
         }
 
 
