@@ -93,7 +93,7 @@ def ask(
     )
     begin = time.monotonic()
     LOADERS.load("direct" if find_spec("torch") is None else "torch").get()  # before ranks are forked
-    status = on_ranks(partial(_work, question), usual=up_to, out=question.out)
+    status = on_ranks(partial(_work, question, begin), usual=up_to, out=question.out)
     if rank_hint():
         return
     if status and (force or not storage_is_known(question.out)):  # an older answer may be in OUT
@@ -161,13 +161,13 @@ def workload_named(workload: str, accelerator: str | None) -> str:
     return f"{workload}-{chosen}" if known else workload
 
 
-def _work(question: Question, comm: Comm) -> int:
+def _work(question: Question, begin: float, comm: Comm) -> int:
     """Find the answer on rank 0; the other ranks follow it. Returns the exit status."""
     if comm.rank:
         return follow(comm)
     status = 1
     try:
-        find_answer(question, comm)
+        find_answer(question, comm, begin)
         status = 0
     finally:
         comm.bcast(status)

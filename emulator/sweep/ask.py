@@ -76,13 +76,14 @@ def measured_in(out: Path) -> Measured:
     )
 
 
-def ask(question: Question, comm: Comm) -> None:
+def ask(question: Question, comm: Comm, begin: float) -> None:
     """Measure the answer on rank 0, with the other ranks of `comm` in `sweep.ranks.follow`.
 
+    The time of the question runs from `begin`, in seconds of time.monotonic: the start of the ranks is in it.
     After an interruption, the same call continues with the existing data and points. Raises SpecError,
     DatasetError, StorageError; Quiet if a rank has reported the error.
     """
-    end = time.monotonic() + question.seconds
+    end = begin + question.seconds
     with storage_errors(f"cannot create the folder {question.out}"):  # before gigabytes are generated
         question.out.mkdir(parents=True, exist_ok=True)
     where = place_of_data(question.place)
@@ -91,21 +92,21 @@ def ask(question: Question, comm: Comm) -> None:
     ranks = probed.ranks
     if data and (question.force or not (question.out / STORAGE / RESULT).is_file()):
         data.grow(ranks, end)
+    trains = find_spec("torch") is not None
     while True:
         question = replace(question, force=question.force or _of_other_data(question.out, where))
         largest = _largest(question, where, comm)
-        share = _SWEEPING if find_spec("torch") else 1.0
-        storage = _storage_knee(question, where, largest, probed, (end - time.monotonic()) * share, comm)
+        seconds = (end - time.monotonic()) * (_SWEEPING if trains else 1.0)
+        storage = _storage_knee(question, where, largest, probed, seconds, comm)
         fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
         ranks *= 2  # one process, the probe, got less than the storage can deliver
         known = fed < largest or largest == min(comm.size, question.up_to)
         if known or data is None or not data.grow(ranks, end):
             break
-    if find_spec("torch") is None:
-        live.say("PyTorch is not installed here: trainings are not measured")
+    if trains:
+        _pytorch_counts(question, where, storage, probed, end - time.monotonic(), comm)
     else:
-        left = end - time.monotonic()
-        _pytorch_counts(question, where, storage, probed, left, comm)
+        live.say("PyTorch is not installed here: trainings are not measured")
     # After an error the data stay: the same command with the same --out continues with them.
     if data and not question.keep:
         remove_data(where)

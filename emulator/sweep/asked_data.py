@@ -53,7 +53,7 @@ class Question:
     up_to: int
     """Largest number of accelerators of interest."""
     seconds: float
-    """Total time, without the start of the ranks."""
+    """Total time."""
     storage: StorageSpec
     out: Path
     """Folder of the results `storage` and `pytorch`."""

@@ -66,11 +66,14 @@ class Leader:
         Raises SpecError, StorageError.
         """
         job, manifest = self._job, dataset.manifest
-        self._manifest, self._pace = manifest, Pace(job, manifest)
-        self._schedule.cost = self._pace.run
         require_samples(job, manifest, self._schedule.largest)
+        began = time.monotonic()
+        overhead = self_test(job.loader, job.workload)
+        self._manifest, self._pace = manifest, Pace(job, manifest, time.monotonic() - began)
+        self._schedule.cost = self._pace.run
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
         environment = _environment(job, dataset, hosts, memory, world)
+        environment["emulator"] = asdict(overhead)
         self._reading = Reading(
             request_bytes=environment["reads"]["request_bytes"],
             workers=job.workload.loader.workers,
@@ -213,14 +216,13 @@ class Leader:
 def _environment(
     job: TrainingJob, dataset: Dataset, hosts: Sequence[str], memory: Mapping[str, int], world: Comm
 ) -> dict[str, Any]:
-    """The facts about the hosts, their MPI, the mount and the emulator that a result records."""
+    """The facts about the hosts, their MPI and the mount that a result records."""
     store = dataset.store
     environment = {
         **describe_run(hosts, memory, job.out),
         "mpi": world.library or None,
         "dataset_mount": store.describe() or describe_mount(Path(str(store))),
         "io_scheduler": io_scheduler(job.dataset) if isinstance(job.dataset, Path) else None,
-        "emulator": asdict(self_test(job.loader, job.workload)),
         "reads": how_read(job.loader, job.workload, dataset, job.direct and store.takes_direct()),
     }
     if world.unjoined:

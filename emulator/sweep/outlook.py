@@ -21,7 +21,8 @@ PRIOR_STEPS = 4
 class Pace:
     """Estimates how long runs take, from the runs so far."""
 
-    def __init__(self, job: TrainingJob, manifest: Manifest) -> None:
+    def __init__(self, job: TrainingJob, manifest: Manifest, start: float = BETWEEN_SECONDS) -> None:
+        """`start` is how long a loader of the job takes to start, until runs show it."""
         self._job = job
         self._manifest = manifest
         workload = job.workload
@@ -29,7 +30,7 @@ class Pace:
         self.sample_bytes = manifest.total / manifest.samples * share
         """Mean bytes read for a sample."""
         self._rate = job.storage.shaped_rate or math.inf
-        self._between: dict[int, float] = {}
+        self._start, self._between = start, dict[int, float]()
 
     @property
     def limit(self) -> float:
@@ -73,7 +74,7 @@ class Pace:
     def between(self, ranks: int) -> float:
         """Return the seconds of a run of `ranks` outside its steps, in proportion above the largest known."""
         if not self._between:
-            return BETWEEN_SECONDS
+            return self._start
         return _interpolated(ranks, self._between) * max(1.0, ranks / max(self._between))
 
     def took(self, seconds: float, point: Point) -> None:
