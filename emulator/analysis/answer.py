@@ -16,9 +16,9 @@ from emulator.analysis.evidence import left_out, limited_by_client, usable
 from emulator.analysis.gate import Verdict, fed_range, knee_of, require, threshold_of
 from emulator.analysis.knee import asked_rate, find_knee, whole_accelerators
 from emulator.analysis.point import show_au
-from emulator.analysis.shortfall import lacking, show_limit
+from emulator.analysis.storage_limit import device_request_bytes
 from emulator.record.result import CLIENT, STORAGE, Knee, Point, RunResult
-from emulator.units import show_rate
+from emulator.units import show_bytes, show_rate, show_seconds
 
 QUESTION = "How many accelerators can this storage feed?"
 
@@ -278,3 +278,56 @@ def _notes(points: Sequence[Point]) -> tuple[str, ...]:
 
 def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def request_bytes(point: Point) -> float | None:
+    """Mean bytes of a request, as the device counts them, or else as readers make them; None: not counted."""
+    if counted := device_request_bytes(point):
+        return counted
+    requests = sum(point.read_latency.values())
+    return point.bytes / requests if requests else None
+
+
+def request_seconds(point: Point) -> float | None:
+    """Mean seconds of a read request; None: not counted."""
+    requests = sum(point.read_latency.values())
+    return point.read_seconds / requests if requests and point.read_seconds else None
+
+
+def show_limit(point: Point) -> str:
+    """The limit of a point and its number: `storage IOPS, 400 requests/s of 457 kB`."""
+    if point.bound is None:
+        return ""
+    name, size, seconds = LIMIT_NAMES[point.bound.kind], request_bytes(point), request_seconds(point)
+    match point.bound.kind:
+        case "iops" if size:
+            return f"{name}, {point.bytes_per_second / size:,.0f} requests/s of {show_bytes(size)}"
+        case "latency" if seconds:
+            return f"{name}, {show_seconds(seconds)} a request"
+        case "metadata" if point.open_seconds:
+            return f"{name}, {show_seconds(point.open_seconds / max(1, point.samples))} to open a sample"
+        case "storage" | "bandwidth" | "iops" | "latency" | "metadata":
+            return f"{name}, {show_rate(point.bytes_per_second)}"
+    return name
+
+
+def lacking(point: Point, wanted: float) -> str:
+    """What the limit of `point` lacks to deliver `wanted` bytes/s; empty if storage lacks nothing."""
+    more = wanted - point.bytes_per_second
+    if more <= 0 or point.bound is None:
+        return ""
+    size, seconds = request_bytes(point), request_seconds(point)
+    match point.bound.kind:
+        case "iops" if size:
+            return f"{more / size:,.0f} requests/s more, or larger requests"
+        case "latency" if seconds:
+            faster = show_seconds(seconds * point.bytes_per_second / wanted)
+            return (
+                f"requests that take {faster} instead of {show_seconds(seconds)}, or more of them in flight"
+            )
+        case "metadata":
+            samples = more * point.samples / max(1, point.bytes)
+            return f"{samples:,.0f} more files opened per second"
+        case "storage" | "bandwidth":
+            return f"{show_rate(more)} more"
+    return ""

@@ -20,8 +20,6 @@ BUSY = 0.90
 """Share of a host's CPU time from which CPU is the limit."""
 SAME = 0.90
 """Ratio from which two rates count as the same."""
-CROWDED = 0.25
-"""Seconds waiting for a core per second on one, from which a host has no core left over."""
 SPARE = 0.75
 """Busy share of a host's CPU below which it had a core left over."""
 OTHERS = 0.25
@@ -197,7 +195,8 @@ def _crowded(point: Point, host: HostShare) -> bool:
     # Busy cores prove nothing: work of a lower priority gives way. Idle ones do: a thread that was ready
     # to run waited only until the kernel had moved it to one.
     spare = host.busy_share is not None and host.busy_share < SPARE and not (lost and lost.quota)
-    if lost is not None and lost.cores + lost.quota > CROWDED * lost.work and not spare:
+    # A quarter of a second of waiting for each second on a core: no core was left over.
+    if lost is not None and lost.cores + lost.quota > 0.25 * lost.work and not spare:
         return True
     return host.cpu_seconds >= BUSY * host.cores * point.seconds
 

@@ -21,8 +21,6 @@ from emulator.analysis.variation import DEVIATIONS, LOG_DEVIATION_PRIOR, log_den
 
 KNEES_A_CELL = 24
 """Number of knees that represent the range between two neighbouring counts."""
-CLEAR = 0.02
-"""Smallest distance of a starved count's ln efficiency from that of the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ class Crossings:
         beyond = np.maximum(0.0, log_counts - self.log_counts[-1])
         line = math.log(self.threshold)
         fed = np.maximum(level[before], line)[:, None]
-        starved = np.minimum(self.level[after] - beyond, line - CLEAR)[:, None]
+        starved = np.minimum(self.level[after] - beyond, line - 0.02)[:, None]
         return np.asarray(np.where(log_counts[:, None] <= self.log_knee, fed, starved))
 
     @property

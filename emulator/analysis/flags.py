@@ -27,19 +27,13 @@ LONG = 5
 """Ratio of steps to batches of read-ahead that a point should have."""
 READ_BEFORE = 0.05
 """Share of what was consumed that may have been read before, for AU to count: AU is too high by as much."""
-UNWAITED = 0.01
-"""Wait share up to which a short point was fed throughout."""
-BARRIER = 0.01
-"""Share of the point's time that the emulator's own barriers may take."""
-FROM_MEMORY = 0.05
-"""Value of the flag `page-cache` from which it invalidates: more than the precision of a knee."""
 
 
 def invalid(point: Point) -> bool:
     """True where more than 5 % of the throughput came from memory, so that it is not the storage's."""
     # All other flags inform: points at a device's cap stay there while 6 % of the CPU is stolen, and a knee
     # without them is worse.
-    return any(flag.name == "page-cache" and flag.value > FROM_MEMORY for flag in point.flags)
+    return any(flag.name == "page-cache" and flag.value > 0.05 for flag in point.flags)
 
 
 def point_flags(point: Point) -> tuple[Flag, ...]:
@@ -253,7 +247,7 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
     if math.isnan(point.au):
         enough = max(round(ahead / READ_BEFORE), 2 * point.steps)
         sentence = f"AU is not measured: {steps}, {ahead} batches read ahead; use --steps {enough}."
-    elif point.steps >= enough or (point.wait_share <= UNWAITED and point.bytes_per_second):
+    elif point.steps >= enough or (point.wait_share <= 0.01 and point.bytes_per_second):
         return None
     else:
         sentence = (
@@ -294,5 +288,5 @@ def costly_barrier(point: Point, workload: Workload, *, polled: bool) -> Flag | 
         value,
         f"The barrier of a step takes {show_seconds(cost)} when all ranks come at once, beside a step of "
         f"{show_seconds(step)}: {value:.1%} of the time is the emulator's; {advice}.",
-        threshold=BARRIER,
+        threshold=0.01,
     )

@@ -25,10 +25,6 @@ WIDTH = 0.05
 """Relative width of the 95 % interval of N_AU at which a search stops."""
 MAX_RUNS = 24
 """Most runs of a search. Where a run varies by 1 %, curves that bend slowly (USL) need as many for 8 %."""
-CANDIDATES = 60
-"""Counts that are considered for the next run."""
-DRAWS = 2000
-"""Hypotheses that the gain of a count is estimated from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +36,6 @@ class CountRun:
     """throughput / (ranks x ideal rate of one process)."""
     slack: float = 0.0
     """Upper bound of what the client lost: efficiency may have been higher by up to this."""
-
-
-DEAR = 30.0
-"""Relative cost of a run besides its steps: nearly the same everywhere, so that there are few runs, and more
-only where steps take 30 times as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +203,7 @@ def _gains(search: KneeSearch, belief: Belief) -> tuple[Indices, Floats, float]:
     """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
     hypotheses = belief.posterior
     # Systematic resampling: each hypothesis is drawn as often as its weight says, without randomness.
-    ticks = (np.arange(DRAWS) + 0.5) / DRAWS
+    ticks = (np.arange(2000) + 0.5) / 2000
     drawn = np.searchsorted(np.cumsum(hypotheses.weight), ticks).clip(max=len(hypotheses.weight) - 1)
     # Where the knee is beyond the maximum, or below one process, makes no difference.
     log_knee = np.clip(hypotheses.log_n_au[drawn], math.log(0.8), math.log(1.1 * search.maximum))
@@ -227,7 +218,9 @@ def _gains(search: KneeSearch, belief: Belief) -> tuple[Indices, Floats, float]:
     distance = np.minimum(np.abs(np.log(counts) - log_knee.mean()), 2.0)
     gain = covariance**2 / (next_runs.var(axis=1) + noise + (DISCREPANCY * distance) ** 2)
     # With the same number of steps per rank, the time of a run's steps is in proportion to 1 / efficiency.
-    cost = DEAR + 1 / np.exp(mean_curve)
+    # The cost of a run besides its steps is the same everywhere, so that there are few runs, and more only
+    # where steps take 30 times as long.
+    cost = 30.0 + 1 / np.exp(mean_curve)
     best = int(np.argmax(gain / cost))
     return counts, gain / cost, 1 - float(gain[best]) / max(float(log_knee.var()), 1e-12)
 
@@ -238,5 +231,5 @@ def _candidates(log_knee: Floats, maximum: int) -> Indices:
     low, high = np.exp(weighted_quantiles(log_knee, equal, (0.001, 0.999)))
     begin = min(max(1.0, low / 3), float(maximum))
     end = max(begin, min(float(maximum), high * 3))
-    spread = np.geomspace(begin, end, CANDIDATES)
+    spread = np.geomspace(begin, end, 60)
     return np.unique(np.round(spread).astype(np.intp).clip(1, maximum))

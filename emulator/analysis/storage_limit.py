@@ -21,16 +21,6 @@ ALONE = 1.5
 """Ratio of a request's seconds to those of one alone, up to which the storage has capacity left."""
 FLAT = 1.3
 """Gain of four times the requests in flight below which the storage gives no more."""
-PROBES_OWN = 0.75
-"""Cores that a probing process uses from which it may have measured itself: Python runs one thread."""
-BESIDE = 0.25
-"""Share of the device's bytes that others moved, from which its latencies are those beside them."""
-FROM_MEMORY = 0.5
-"""Share of the bytes that did not come from the device, from which memory answered."""
-
-
-GROWN = 16
-"""Largest windows of read-ahead that a file must have before the window's growth within it is forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +65,7 @@ def storage_limit(
     if at_most and (slower > ALONE or _is_flat(point, others, probes, best)):
         return _bandwidth(point, most)
     # Where others use the device, the probe's lone request waited for theirs, too: it shows no capacity left.
-    shared = any(flag.name == "neighbour" and flag.value > BESIDE for flag in point.flags)
+    shared = any(flag.name == "neighbour" and flag.value > 0.25 for flag in point.flags)
     if slower <= ALONE and not shared:
         return _latency(point, probes, reading, alone, min(most, requests.most * requests.bytes))
     return None
@@ -122,7 +112,8 @@ def _requests_of(probes: Sequence[Probe], point: Point, request_bytes: float) ->
     if by_device and (mean := device_request_bytes(point)):
         size, rates = mean, by_device
     most, cores = max(rates)
-    return _Requests(size, point.bytes_per_second / size, most if cores < PROBES_OWN else math.inf)
+    # Python runs one thread: a probe that used 0.75 of a core may have measured itself.
+    return _Requests(size, point.bytes_per_second / size, most if cores < 0.75 else math.inf)
 
 
 def device_request_bytes(point: Point) -> float | None:
@@ -145,7 +136,7 @@ def from_memory(point: Point) -> Bound | None:
     if not devices or len(devices) < len(point.hosts) or not point.bytes:
         return None
     share = 1 - sum(device.bytes for device in devices) / point.bytes
-    if share < FROM_MEMORY:
+    if share < 0.5:
         return None
     return Bound(kind="memory", evidence=(f"{share:.0%} of the bytes came from the page cache",))
 
@@ -209,7 +200,7 @@ def _latency(point: Point, probes: Sequence[Probe], reading: Reading, alone: Pro
         lone = [probe for probe in probes if probe.depth == shallowest]
         best = max(lone, key=lambda probe: probe.bytes_per_second)
         # The kernel's window grows from a small one within each file: of small files it never is that large.
-        large = point.bytes > GROWN * best.request_bytes * point.samples
+        large = point.bytes > 16 * best.request_bytes * point.samples
         if large and best.bytes_per_second > ALONE * alone.bytes_per_second:
             gain = best.bytes_per_second / alone.bytes_per_second
             text += (

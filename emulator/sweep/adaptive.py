@@ -14,11 +14,6 @@ from emulator.run.accelerator import Clock
 from emulator.sweep.schedule import Schedule
 from emulator.units import counted, show_seconds
 
-TYPICAL_RUNS = 12
-"""Runs to a knee, assumed before the first one: where runs hardly vary, a search ends after 6 to 9."""
-CLOSE = 0.1
-"""Relative gap between a fed and a starved count at which halving stops if the client is the limit."""
-
 
 class Adaptive(Schedule):
     """Chooses counts with `analysis.search`, without the runs that the client limited."""
@@ -47,7 +42,8 @@ class Adaptive(Schedule):
         self.assumption = f"here with a limit at {knee:.3g} processes{guessed}"
         # Beyond the counts that can be run, the first and the last of them decide.
         inside = 1 <= knee <= self._search.maximum
-        runs = min(TYPICAL_RUNS if inside else 3, self._search.max_runs)
+        # Where runs hardly vary, a search ends after 6 to 9.
+        runs = min(12 if inside else 3, self._search.max_runs)
         first = next_count((), self._search)
         assert isinstance(first, int)
         return (first, *[min(self._search.maximum, max(1, round(knee)))] * (runs - 1))
@@ -118,7 +114,7 @@ def _below_client(points: Sequence[Point], search: KneeSearch) -> int | str | No
     if not starved or not all(map(limited_by_client, starved)):
         return None
     least = min(point.ranks for point in starved)
-    if least - fed > max(1, CLOSE * fed):
+    if least - fed > max(1, 0.1 * fed):
         return (fed + least) // 2
     bound = next(point.bound for point in reversed(starved) if point.ranks == least)
     assert bound is not None

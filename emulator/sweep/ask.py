@@ -47,10 +47,6 @@ STORAGE, PYTORCH = "storage", "pytorch"
 """Folders of the results in OUT: with the direct loader, and with the torch loader."""
 POINT_SECONDS = 4.0
 """Seconds of compute in a point: short, so that several fit into minutes."""
-SLOWEST = 1 / 6
-"""Largest share of the time for one point, if it has more than LEAST_STEPS steps."""
-_SWEEPING = 0.6
-"""Share of the time after generating the data for the storage's knee; the rest is for PyTorch's counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,7 @@ def ask(question: Question, comm: Comm, begin: float) -> None:
     while True:
         question = replace(question, force=question.force or _of_other_data(question.out, where))
         largest = _largest(question, where, comm)
-        seconds = (end - time.monotonic()) * (_SWEEPING if trains else 1.0)
+        seconds = (end - time.monotonic()) * (0.6 if trains else 1.0)  # the rest is for PyTorch
         storage = _storage_knee(question, where, largest, probed, seconds, comm)
         fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
         ranks *= 2  # one process, the probe, got less than the storage can deliver
@@ -157,7 +153,7 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     seconds = min(POINT_SECONDS, question.seconds / 12)
     # On slow storage such a point would take all of the time. With few steps AU means nothing, and the answer
     # rests on throughput.
-    in_time = int(SLOWEST * question.seconds * rate / workload.batch_bytes)
+    in_time = int(question.seconds / 6 * rate / workload.batch_bytes)
     steps = max(LEAST_STEPS, min(math.ceil(seconds / workload.accelerator.step_seconds), in_time))
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,

@@ -28,18 +28,10 @@ FOLDER = "feedrate-ask"
 """Folder of the dataset in the place of the question."""
 PROBE_SECONDS = 2.0
 PROBE_THREADS = 16
-PROBE_BYTES = 4 << 20
-"""Bytes of a request of the probe."""
 ROOM = 1.5
 """Largest count to try, as a multiple of the count that the probe's rate would feed."""
-GENERATING = 0.5
-"""Largest share of the time left for generating more data."""
-SHORTEST = 20.0
-"""Fewest seconds for an answer."""
 LEAST_STEPS = 4
 """Fewest steps of a point."""
-POINTS = 5
-"""Points that must fit into the time."""
 FREE = 0.9
 """Largest share of the free space for data."""
 
@@ -70,7 +62,8 @@ class Question:
             raise SpecError(
                 "the workload does not compute: no storage is fast enough", "ask about another one"
             )
-        least = max(SHORTEST, POINTS * LEAST_STEPS * step)
+        # Five points at least have to fit into the time.
+        least = max(20.0, 5 * LEAST_STEPS * step)
         if self.seconds < least:
             raise SpecError(
                 f"--within {show_seconds(self.seconds)} is too short for steps of {show_seconds(step)}",
@@ -138,7 +131,7 @@ class Data:
         files, there = _files(workload, min(ranks, self._question.up_to)), len(manifest.names)
         size = manifest.total / there
         if math.isfinite(self._rate):
-            in_time = there + int(max(0.0, end - time.monotonic()) * GENERATING * self._rate / size)
+            in_time = there + int(max(0.0, end - time.monotonic()) * 0.5 * self._rate / size)
             if in_time < files:
                 live.say(f"data: time allows for {in_time} files; {files} would be needed")
                 files = in_time
@@ -171,7 +164,7 @@ def probe(dataset: Dataset, question: Question) -> Probed:
     store, workload = dataset.store, question.workload
     storage, demand = store.for_ranks(direct=store.takes_direct(), cache="cold"), workload.demand
     most = question.storage.shaped_rate or math.inf
-    rate = min(most, read_rate(storage, dataset.manifest, PROBE_BYTES, PROBE_THREADS, PROBE_SECONDS))
+    rate = min(most, read_rate(storage, dataset.manifest, 4 << 20, PROBE_THREADS, PROBE_SECONDS))
     seconds, loader = PROBE_SECONDS / 4, workload.loader
     alone = read_rate(storage, dataset.manifest, loader.block_bytes, 1, seconds)
     live.say(f"probe: {show_rate(rate)}, enough for {rate / demand:.3g} at {show_rate(demand)} each")

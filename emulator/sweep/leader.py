@@ -43,8 +43,6 @@ from emulator.units import counted, show_rate, show_seconds
 
 UNPROBED: tuple[BoundKind, ...] = ("storage", "latency")
 """Limits that only a probe can distinguish or quantify."""
-RECENT_STEPS = 8
-"""Last steps of rank 0 that the present rate is computed from."""
 
 
 class Leader:
@@ -124,7 +122,7 @@ class Leader:
         if len(log) == 1:
             self._first_step = time.monotonic()
         self._step = len(log)
-        self._recent = log.rows(max(1, len(log) - RECENT_STEPS))
+        self._recent = log.rows(max(1, len(log) - 8))  # for the present rate
 
     def now(self) -> Now:
         """Return how far the sweep is. Another thread calls this."""
