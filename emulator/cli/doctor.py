@@ -41,9 +41,7 @@ def doctor(
         live.answer({"findings": [asdict(finding) for finding in findings]})
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
-        mark = "ok     " if finding.good else ("MISSING" if finding.required else "note   ")
-        advice = f": {finding.advice}" if finding.advice and not finding.good else ""
-        typer.echo(f"{mark}  {finding.what:{width}}  {finding.found}{advice}")
+        typer.echo(finding.line(width))
     if any(finding.required and not finding.good for finding in findings):
         raise typer.Exit(1)
 
@@ -70,6 +68,12 @@ class Finding:
     """Advice for when `good` is False."""
     required: bool = False
     """True when no run works without it."""
+
+    def line(self, width: int) -> str:
+        """The finding for people, with `what` in `width` columns."""
+        mark = "ok" if self.good else "MISSING" if self.required else "note"
+        advice = f": {self.advice}" if self.advice and not self.good else ""
+        return f"{mark:7}  {self.what:{width}}  {self.found}{advice}"
 
 
 def _mpi() -> Iterator[Finding]:

@@ -35,12 +35,7 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
     """
     pace = Pace(job, manifest)
     runs = _runs(job, pace, schedule)
-    hosts = [socket.gethostname()] * ranks
-    environment = describe_run(hosts, {hosts[0]: memory_bytes()}, job.out)
-    if isinstance(job.dataset, Path):
-        environment["dataset_mount"] = describe_mount(job.dataset)
-    result = first_result(job, manifest, environment)
-    require_rules(job, manifest, result, hosts, [run.ranks for run in runs])
+    _require_rules(job, manifest, ranks, runs)
     seconds = start_seconds(ranks) + sum(pace.between(run.ranks) + run.seconds for run in runs)
     seconds = min(seconds, schedule.seconds_left)
     words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
@@ -68,6 +63,16 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
     if schedule.assumption:
         typer.echo(f"counts and their number follow what is measured: {schedule.assumption}")
     typer.echo(f"command: {command}")
+
+
+def _require_rules(job: TrainingJob, manifest: Manifest, ranks: int, runs: Sequence[PlannedRun]) -> None:
+    """Raise SpecError if the result of these runs on this host would break the rules that it has to meet."""
+    hosts = [socket.gethostname()] * ranks
+    environment = describe_run(hosts, {hosts[0]: memory_bytes()}, job.out)
+    if isinstance(job.dataset, Path):
+        environment["dataset_mount"] = describe_mount(job.dataset)
+    result = first_result(job, manifest, environment)
+    require_rules(job, manifest, result, hosts, [run.ranks for run in runs])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,40 +13,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from emulator.errors import MissingError
 from emulator.record.out import write_output
 from emulator.text import shown
 
 INK, SOFT, PAPER, GRID = "#1f2933", "#5b6673", "#ffffff", "#e4e7eb"
-MEASURED, IDEAL, KNEE, FLAGGED = "#1d5fd1", "#8a94a0", "#c2410c", "#cc3311"
-PALETTE = {
-    "#1d5fd1": "#74a7ff",
-    "#e07b39": "#ee9355",
-    "#0f8a6d": "#4fd1ae",
-    "#a23b72": "#d873ab",
-    "#003366": "#c3d4ff",
-    "#bb8800": "#debd65",
-    "#ee6688": "#ff8fa8",
-    "#774400": "#c98d4b",
-    "#006677": "#4fc3d6",
-    "#bb77ee": "#d3a5ff",
-    "#5533bb": "#8f7bf0",
-    "#007700": "#4cae4c",
-    "#4f83cc": "#6d9fe6",
-}
-"""Colours of series, in their order, and their twins on a dark page: 0.10 or more apart in OKLab on both."""
-DARK = {
-    INK: "#e8ecf1",
-    SOFT: "#a9b4c0",
-    GRID: "#2c353f",
-    IDEAL: "#7d8894",
-    KNEE: "#ff9561",
-    FLAGGED: "#ff4422",
-    **PALETTE,
-}
-"""Colour on white -> its twin on black."""
+MEASURED, IDEAL, KNEE = "#1d5fd1", "#8a94a0", "#c2410c"
+PALETTE = (
+    "#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#003366", "#bb8800", "#ee6688", "#774400", "#006677",
+    "#bb77ee", "#5533bb", "#007700", "#4f83cc",
+)  # fmt: skip
+"""Colours of series, in their order: 0.10 or more apart in OKLab."""
 PROCESSES = "processes (emulated accelerators)"
 Chart = Any
 """An Altair chart: the package is optional, and imported only when a figure is drawn."""
@@ -54,7 +33,7 @@ Chart = Any
 
 def colour(place: int) -> str:
     """The colour of the series with that number, from 0."""
-    return list(PALETTE)[place % len(PALETTE)]
+    return PALETTE[place % len(PALETTE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +125,7 @@ def spread(values: Sequence[float]) -> bool:
     return bool(known) and max(known) >= 100 * min(known)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(NamedTuple):
     """Pixels of the drawing area."""
 
     width: int

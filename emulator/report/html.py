@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator import __version__
-from emulator.report.charts import DARK, HERO, NARROW, WIDE, Figure, extra, svg
+from emulator.report.charts import HERO, NARROW, WIDE, Figure, extra, svg
 from emulator.report.document import Document
 from emulator.report.table import heading
 from emulator.text import shown
@@ -27,13 +27,7 @@ def page(document: Document) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    dark = "".join(
-        f'  .plot [{what}="{light}"] {{ {what}: {twin}; }}\n'
-        for light, twin in DARK.items()
-        for what in ("fill", "stroke")
-    )
     css = (folder / "page.css").read_text(encoding="utf-8")
-    css += f"@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
     plots = plotted(document.figures)
     text: str = environment.get_template("page.html").render(
         doc=document,

@@ -86,25 +86,11 @@ def tables(result: RunResult) -> tuple[Table, ...]:
 def points_table(result: RunResult) -> Table:
     """One row a point, by rank count, repeats in the order they were run."""
     letters = {note.name: note.letter for note in notes(result)}
-    found, its = sorted(result.points, key=lambda point: point.ranks), job_samples(result)
-    rows: list[tuple[Cell, ...]] = [
-        (
-            point.ranks,
-            point.samples_per_second * its,
-            "" if its == 1 else point.samples_per_second,
-            "" if its == 1 else sum(point.read_latency.values()) / max(1e-9, point.seconds),
-            point.bytes_per_second / 1e9,
-            point.bytes_per_second / point.ranks / 1e6,
-            point.au * 100 if computes(point) else None,
-            "" if point.au_published is None else point.au_published * 100,
-            "" if point.samples_per_second_published is None else point.samples_per_second_published,
-            point.x_ideal if computes(point) else None,
-            LIMIT_NAMES[point.bound.kind] if point.bound else "",
-            starved_by(point, point.starved),
-            " ".join(sorted({letters[flag.name] for flag in point.flags})),
-        )
-        for point in found
-    ]
+    points, its = sorted(result.points, key=lambda point: point.ranks), job_samples(result)
+    rows = tuple(
+        (*_rates(point, its), *_utilization(point), " ".join(sorted({letters[f.name] for f in point.flags})))
+        for point in points
+    )
     columns = (
         Column("ranks"),
         Column("samples/s" if its == 1 else "the job's\nsamples/s", room=70),
@@ -120,8 +106,33 @@ def points_table(result: RunResult) -> Table:
         Column("starved by", align="fold", room=100),
         Column("notes", align="fold"),
     )
-    flagged = frozenset(place for place, point in enumerate(found) if point.flags)
-    return Table(caption="", columns=columns, rows=tuple(rows), flagged=flagged).without_empty_columns()
+    flagged = frozenset(place for place, point in enumerate(points) if point.flags)
+    return Table(caption="", columns=columns, rows=rows, flagged=flagged).without_empty_columns()
+
+
+def _rates(point: Point, its: float) -> tuple[Cell, ...]:
+    """The columns to `MB/s per rank`. Of a recorded job also the replay's own samples, and its reads."""
+    replayed = its != 1
+    return (
+        point.ranks,
+        point.samples_per_second * its,
+        point.samples_per_second if replayed else "",
+        sum(point.read_latency.values()) / max(1e-9, point.seconds) if replayed else "",
+        point.bytes_per_second / 1e9,
+        point.bytes_per_second / point.ranks / 1e6,
+    )
+
+
+def _utilization(point: Point) -> tuple[Cell, ...]:
+    """The columns from `AU %` on, without the notes."""
+    return (
+        point.au * 100 if computes(point) else None,
+        "" if point.au_published is None else point.au_published * 100,
+        "" if point.samples_per_second_published is None else point.samples_per_second_published,
+        point.x_ideal if computes(point) else None,
+        LIMIT_NAMES[point.bound.kind] if point.bound else "",
+        starved_by(point, point.starved),
+    )
 
 
 PLAIN = ("samples_per_second", "bytes_per_second", "ideal_samples_per_second", "x_ideal", "au")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -76,23 +75,17 @@ def process_axis(points: Sequence[Point]) -> Axis:
     return Axis(title=charts.PROCESSES, whole=True, log=spread(counts), high=1.06 * max(counts))
 
 
-@dataclass(frozen=True, slots=True)
-class StorageLimit:
-    """The highest rate at which another tool read from the same storage."""
+def throughput(result: RunResult, limits: Sequence[Level] = ()) -> Figure | None:
+    """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limits`.
 
-    bytes_per_second: float
-    name: str
-    """`fio, sequential 1 MiB reads`."""
-
-
-def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> Figure | None:
-    """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limits`."""
+    These are rates (bytes/s) at which another tool read from the same storage.
+    """
     points = by_ranks(result)
     if not points:
         return None
     log = spread([point.ranks for point in points])
     rates = [point.bytes_per_second for point in points]
-    top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) * 1.15 or 1.0
+    top = max(0.0, *rates, *(limit.y for limit in limits)) * 1.15 or 1.0
     dots = dots_of(points, lambda point: point.bytes_per_second)
     series = [*_course(result, dots, top), *_ideal(points, top, log), *_by_limit(points, dots)]
     caption = "All processes together. Dashed: what processes that never wait would read."
@@ -105,10 +98,7 @@ def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> Figure
         x=process_axis(points),
         y=Axis(unit="B/s", log=log, high=top),
         series=series,
-        levels=[
-            Level(limit.bytes_per_second, f"{limit.name}: {show_rate(limit.bytes_per_second)}")
-            for limit in limits
-        ],
+        levels=limits,
         places=knee_place(result),
         qualified=marks_line(result),
     )

@@ -16,7 +16,7 @@ from synthetic_results import EXAMPLES, PAGES, flagged_sweep, plain_sweep, with_
 from emulator.analysis.point import PARTS, mean_step
 from emulator.errors import MissingError
 from emulator.record.steps import STEP
-from emulator.report.charts import DARK, WIDE, chart, extra, svg
+from emulator.report.charts import WIDE, chart, extra, svg
 from emulator.report.document import document_of
 from emulator.report.training import figures, latencies
 from emulator.report.training_figures import FIGURES, throughput
@@ -153,11 +153,3 @@ def test_a_missing_package_is_named_with_the_pip_line(monkeypatch: pytest.Monkey
     with pytest.raises(MissingError) as error:
         extra("vl_convert")
     assert str(error.value) == "the package vl-convert is not installed: pip install 'feedrate[report]'"
-
-
-@pytest.mark.long
-def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
-    made = flagged_sweep()
-    for figure in figures(with_steps(made)):
-        used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', svg(figure)))
-        assert used - set(DARK) <= {"none", "transparent"}, figure.name

@@ -244,12 +244,7 @@ def _cautions(
 ) -> Iterator[str]:
     """What a reader has to know before the figures are compared."""
     for item in compared:
-        if marks := marks_line(item.result):
-            yield f"{item.name}: {marks}."
-        if flags := [note.name for note in notes(item.result)]:
-            yield f"{item.name}: flagged ({', '.join(flags)})."
-        if not any(table.rows for table in kind_of(item.result).tables(item.result)):
-            yield f"{item.name}: nothing was measured."
+        yield from _own_cautions(item)
     if submissions and not published:
         workloads = " or ".join(sorted({item.workload for item in compared}))
         yield f"No published row ran {workloads}{f' and matches {match!r}' if match else ''}."
@@ -259,8 +254,17 @@ def _cautions(
             "feedrate does; it assumes the nominal mean size of samples. Published rows are means of several "
             "runs."
         )
-        if any(setting(item.result, "workload.training.sync") != "step" for item in compared):
-            yield "Published runs wait for each other after every step; a result here does not."
+    if published and any(setting(item.result, "workload.training.sync") != "step" for item in compared):
+        yield "Published runs wait for each other after every step; a result here does not."
+
+
+def _own_cautions(item: Compared) -> Iterator[str]:
+    if marks := marks_line(item.result):
+        yield f"{item.name}: {marks}."
+    if flags := [note.name for note in notes(item.result)]:
+        yield f"{item.name}: flagged ({', '.join(flags)})."
+    if not any(table.rows for table in kind_of(item.result).tables(item.result)):
+        yield f"{item.name}: nothing was measured."
 
 
 Show = Callable[[float], str]

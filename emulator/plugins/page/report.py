@@ -11,14 +11,15 @@ from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.registry import RULES
 from emulator.report import training
+from emulator.report.charts import Level
 from emulator.report.document import Document, document_of
 from emulator.report.metrics import as_openmetrics
 from emulator.report.table import Column, Table
-from emulator.report.training_figures import StorageLimit, throughput
+from emulator.report.training_figures import throughput
 from emulator.report.view import answer_of, kind_of
 from emulator.run.preflight import Rules
 from emulator.sweep.summary import recovered
-from emulator.units import show_bytes
+from emulator.units import show_bytes, show_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +73,17 @@ def report(
     return Report(folder=folder, result=result, **vars(document))
 
 
-def _limit_beside(result: RunResult, others: Sequence[tuple[str, RunResult]]) -> StorageLimit | None:
+def _limit_beside(result: RunResult, others: Sequence[tuple[str, RunResult]]) -> Level | None:
     """Return the largest undisturbed read rate of a baseline; None where it would hide the curve."""
     most = max((point.bytes_per_second for point in result.points), default=0.0)
     limits = []
     for _, other in others:
         corner = other.read_limit
         if corner and corner.read and corner.read.bytes_per_second <= 3 * most:
-            words = f"{other.loader}, {corner.pattern} reads of {show_bytes(corner.block_bytes)}"
-            limits.append(StorageLimit(corner.read.bytes_per_second, words))
-    return max(limits, key=lambda limit: limit.bytes_per_second, default=None)
+            rate, block = corner.read.bytes_per_second, show_bytes(corner.block_bytes)
+            name = f"{other.loader}, {corner.pattern} reads of {block}: {show_rate(rate)}"
+            limits.append(Level(rate, name))
+    return max(limits, key=lambda limit: limit.y, default=None)
 
 
 def _all_of(named: Sequence[tuple[str, RunResult]]) -> Table:
