@@ -12,14 +12,15 @@ import pytest
 import yaml
 from command import feedrate
 from test_import import imported
-from test_rules import swept
+from test_rules import WRITES, phase, saved, swept
 
 from emulator.analysis.throughput import loop_seconds
-from emulator.errors import StorageError
+from emulator.errors import SpecError, StorageError
 from emulator.plugins.mlperf.export import export_results
-from emulator.plugins.mlperf.rules import self_check
+from emulator.plugins.mlperf.rules import Check, self_check
 from emulator.plugins.mlperf.tree import find_runs, read_run
 from emulator.record.out import read_result, write_result
+from emulator.record.result import RunResult
 from emulator.record.steps import STEP, read_steps, write_steps
 
 
@@ -106,3 +107,53 @@ def test_an_epoch_that_is_too_short_for_the_formulas_is_left_out(tmp_path):
     }
     config = run.configs["config.yaml"]["workload"]["dataset"]
     assert run.summary["num_samples_per_file"] == config["num_samples_per_file"] == 1251
+
+
+def saved_to(folder: Path, *results: RunResult) -> tuple[list[Check], list[Path]]:
+    """Export checkpoints; return the checks, and the folders of the runs."""
+    outs = [folder / f"out{number}" for number in range(len(results))]
+    for out, result in zip(outs, results, strict=True):
+        out.mkdir()
+        write_result(out, result)
+    checks = export_results(outs, folder / "exported")
+    return checks, sorted((folder / "exported").glob("*/feedrate/results/system/checkpointing/*/*"))
+
+
+def test_checkpoints_are_in_dlios_fields_and_units(tmp_path):
+    (check,), (place,) = saved_to(tmp_path, saved())
+    summary = json.loads((place / "summary.json").read_text())
+    assert summary["metric"] == {
+        "save_checkpoint_io_mean_GB_per_second": pytest.approx((104.7 / 4 + 104.7 / 2) / 2),
+        "save_checkpoint_io_stdev_GB_per_second": pytest.approx(104.7 / 8),
+        "save_checkpoint_duration_mean_seconds": pytest.approx(3),
+        "save_checkpoint_duration_stdev_seconds": pytest.approx(1),
+        "load_checkpoint_io_mean_GB_per_second": pytest.approx(104.7),
+        "load_checkpoint_io_stdev_GB_per_second": pytest.approx(0, abs=1e-9),
+        "load_checkpoint_duration_mean_seconds": pytest.approx(1),
+        "load_checkpoint_duration_stdev_seconds": pytest.approx(0),
+        "checkpoint_size_GB": pytest.approx(104.7),
+    }
+    assert (summary["num_accelerators"], summary["num_hosts"], summary["host_memory_GB"]) == (8, 1, [4])
+    config = yaml.safe_load((place / "dlio_config" / "config.yaml").read_text())["workload"]
+    assert config["model"]["transformer"]["vocab_size"] == 128_256
+    assert config["checkpoint"]["num_checkpoints_write"] == 10
+    assert check.open and check.closed
+
+
+def test_a_scaled_checkpoint_is_an_override_and_not_closed(tmp_path):
+    """Nothing else in these documents would say so: MLPerf's reportgen calls it CLOSED without."""
+    _, (place,) = saved_to(tmp_path, saved(scale="1/2000"))
+    metadata = json.loads(next(place.glob("*_metadata.json")).read_text())
+    assert metadata["override_parameters"] == {"model.scale": "1/2000"} and metadata["verification"] == "open"
+    overrides = yaml.safe_load((place / "dlio_config" / "overrides.yaml").read_text())
+    assert overrides == ["workload=llama3_8b", "++workload.model.scale=1/2000"]
+
+
+def test_writes_and_reads_are_one_export_of_two_runs(tmp_path):
+    (check,), places = saved_to(tmp_path, phase("read", "10:00:20", "10:03:00"), WRITES)
+    assert check.closed
+    metadata = [json.loads(next(place.glob("*_metadata.json")).read_text()) for place in places]
+    assert metadata[1]["invocation_start_time"] == "2026-11-21T10:00:20+00:00"
+    (tmp_path / "half").mkdir()
+    with pytest.raises(SpecError, match="incomplete"):
+        saved_to(tmp_path / "half", replace(saved(), status="incomplete"))

@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
-from test_export_checkpoints import GIB
-from test_export_checkpoints import run as checkpoints
-from test_rules import swept
+from test_rules import GIB, saved, swept
 from test_their_tools import PACKAGE, theirs
 
 from emulator.config.checkpoint import data_parallel, load_checkpoint_model, total
@@ -91,7 +89,7 @@ def written(name: str = "llama3-8b", ranks: int = 8, hosts: int = 1, **changes: 
     """Ten writes and reads of a published model, each of the size that its ranks write."""
     model = load_checkpoint_model(name)
     subset = bool(changes.get("subset"))
-    result = checkpoints(ranks=ranks, **{**asdict(model), **changes})
+    result = saved(ranks=ranks, **{**asdict(model), **changes})
     size = total(model, data_parallel(model, ranks, subset), ranks)
     made = tuple(replace(one, bytes=size, hosts=hosts) for one in result.checkpoints)
     names = [f"h{number}" for number in range(hosts)]

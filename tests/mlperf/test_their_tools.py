@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_export_checkpoints import run as checkpoint_result
+from test_rules import saved
 
 from emulator.plugins.mlperf.export import export_results
 from emulator.record.out import write_result
@@ -54,7 +54,7 @@ def reportgen(home: Path, results: Path) -> str:
 
 def test_reportgen_reads_checkpoints(tmp_path):
     (tmp_path / "out").mkdir()
-    write_result(tmp_path / "out", checkpoint_result())
+    write_result(tmp_path / "out", saved())
     export_results([tmp_path / "out"], tmp_path / "exported")
     shown = reportgen(tmp_path, tmp_path / "exported/closed/feedrate/results/system")
     assert "checkpointing" in shown and "8b" in shown
