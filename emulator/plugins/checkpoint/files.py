@@ -181,16 +181,19 @@ def remove(path: Path) -> None:
 
 
 def _only_ours(path: Path) -> bool:
-    """Return True if a folder has nothing, or only plain files with feedrate's names and a writer's."""
-    names = set()
-    for file in path.iterdir():
-        if not is_plain(path, file):
-            return False
-        temporary = written_by(file.name)
-        names.add(temporary[0] if temporary else file.name)
-    if not names & {MARKER, _OWNER}:
-        return not names
-    return all(_SHARD.fullmatch(name) for name in names - {MARKER, _OWNER})
+    """Return True if a folder is empty, or has only plain files that its writer or marker accounts for."""
+    files = list(path.iterdir())
+    if not all(is_plain(path, file) for file in files):
+        return False
+    names = {file.name for file in files} - {MARKER, _OWNER}
+    if (path / _OWNER).is_file() and Owner.named_in(path / _OWNER) is not None:
+        return all(_SHARD.fullmatch((written_by(name) or (name,))[0]) for name in names)
+    try:
+        marker = build(Marker, read_json(path / MARKER))
+    except (SpecError, StorageError):
+        return not files
+    sizes = {file.name: file.size for shard in marker.files for file in shard}
+    return all(sizes.get(name) == (path / name).stat().st_size for name in names)
 
 
 def clean(root: Path) -> list[str]:
