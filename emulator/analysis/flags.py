@@ -275,18 +275,16 @@ def jobs_cpu(point: Point, workload: Workload) -> Flag | None:
     )
 
 
-def costly_barrier(point: Point, workload: Workload, *, polled: bool) -> Flag | None:
+def costly_barrier(point: Point, workload: Workload) -> Flag | None:
     """The emulator's own barriers take more than 1 % of the time: hosts far apart, or too few cores."""
     count = {"step": point.steps, "epoch": point.epochs, "none": 0}[workload.training.sync]
     cost, step = point.barrier_seconds or 0.0, workload.accelerator.step_seconds
-    # Moments go through sockets with the barrier, so that only what it takes beyond a step holds anybody up.
-    # MPI that is polled between hosts holds everybody up for all of it.
-    value = count * (cost if polled else max(0.0, cost - step)) / max(1e-9, point.seconds)
-    advice = "let hosts reach each other's TCP ports" if polled else "use fewer ranks per core"
+    # Ranks learn the end of a step by the barrier: only what it takes beyond a step holds anybody up.
+    value = count * max(0.0, cost - step) / max(1e-9, point.seconds)
     return above(
         "barrier",
         value,
         f"The barrier of a step takes {show_seconds(cost)} when all ranks come at once, beside a step of "
-        f"{show_seconds(step)}: {value:.1%} of the time is the emulator's; {advice}.",
+        f"{show_seconds(step)}: {value:.1%} of the time is the emulator's; use fewer ranks per core.",
         threshold=0.01,
     )

@@ -1,8 +1,7 @@
 """The barrier of a training step. Ranks sleep in the kernel and wake within microseconds.
 
 With 64 ranks on a node, a polled MPI barrier took 30 ms a step. Here the ranks of a node sleep until a pipe
-is readable. The first rank of each node synchronizes with the others through sockets (launch.links), or by a
-polled MPI barrier if those could not be connected.
+is readable. The first rank of each node synchronizes with the others through sockets (`launch.links`).
 
 On busy cores each wake-up waits for a core, so wake-ups must not form a chain. The last of the other ranks to
 arrive wakes the first rank, once. The others sleep in poll(2), where one write wakes all of them; in read(2)
@@ -12,7 +11,6 @@ each would wake the next one, after its own wait for a core.
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import select
 import shutil
@@ -52,13 +50,8 @@ class StepBarrier(Closing):
         """
         self._others = node.size - 1
         self._first = node.rank == 0
-        leaders = comm.split(0 if self._first else 1)
-        self._leaders = leaders if self._first and leaders.size > 1 else None
-        self._links = None
-        if self._leaders and all(self._leaders.allgather(links is not None and links.number == leaders.rank)):
-            self._links = links
-        # Longest time of a polled barrier if all enter at once: one poll in each round.
-        self._polled = 2 * STEP_POLL * math.ceil(math.log2(max(2, leaders.size)))
+        self._hosts = len(set(comm.hosts()))
+        self._links = links if self._hosts > 1 else None
         self._pipes = _open_pipes(node) if self._others else []
         self._answers = []
         for pipe in self._pipes[2:]:
@@ -70,9 +63,8 @@ class StepBarrier(Closing):
     def wait(self, end: float) -> float:
         """Wait until every rank has called this; return the latest `end` of all.
 
-        `end` is the end of this rank's step. Both are seconds of this host's time.monotonic. A polled MPI
-        barrier cannot compare hosts' clocks: if this node waited for another, it returns the end of the wait.
-        Raises RankError if another host is lost.
+        `end` is the end of this rank's step. Both are seconds of this host's time.monotonic. Raises RankError
+        if another host is lost.
         """
         last = end
         if not self._others:
@@ -97,21 +89,9 @@ class StepBarrier(Closing):
         self._turn = 1 - self._turn
         return last
 
-    @property
-    def polled(self) -> bool:
-        """True if hosts poll MPI: the time of the barrier itself is then part of a step's columns."""
-        return self._leaders is not None and self._links is None
-
     def _other_nodes(self, last: float) -> float:
-        """Wait for the other nodes; return the latest end of all, or the end of the wait for them."""
-        if self._leaders is None:
-            return last
-        if self._links is not None:
-            return self._links.meet(last, self._leaders.size)
-        begin = time.monotonic()
-        self._leaders.barrier(STEP_POLL)
-        now = time.monotonic()
-        return now if now - begin > self._polled else last
+        """Wait for the other nodes; return the latest end of all."""
+        return last if self._links is None else self._links.meet(last, self._hosts)
 
     def cost(self) -> float:
         """Return the median seconds that this barrier takes on this rank if all ranks arrive at once.

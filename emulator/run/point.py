@@ -55,8 +55,6 @@ class Measured:
     """Number of ranks that read through the page cache."""
     rates: Floats
     """Samples/s of all ranks while all were busy (`analysis.throughput.rate_series`)."""
-    barrier_polled: bool
-    """True if the time of the barrier itself is part of a step's columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,6 @@ class _Own:
     host: HostProbe | None
     """The host's probe, stopped; on its first rank only."""
     barrier_seconds: float
-    barrier_polled: bool
 
 
 def run_point(
@@ -115,7 +112,6 @@ def run_point(
         reads=reduce(ReadCounts.plus, reads),
         buffered=int(buffered),
         rates=rates,
-        barrier_polled=trained.barrier_polled,
     )
 
 
@@ -201,7 +197,6 @@ def _trained(
         cpu_seconds=cpu,
         host=probe,
         barrier_seconds=barrier_seconds,
-        barrier_polled=barrier.polled,
     )
 
 

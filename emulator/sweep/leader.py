@@ -34,7 +34,6 @@ from emulator.run.environment import describe_run
 from emulator.run.job import TrainingJob
 from emulator.run.point import Measured
 from emulator.run.probe import how_read
-from emulator.run.selftest import self_test
 from emulator.sweep.outlook import PRIOR_STEPS, Pace
 from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule
@@ -216,22 +215,13 @@ def _environment(
 ) -> dict[str, Any]:
     """The facts about the hosts, their MPI and the mount that a result records."""
     store = dataset.store
-    environment = {
+    return {
         **describe_run(hosts, memory, job.out),
         "mpi": world.library or None,
         "dataset_mount": store.describe() or describe_mount(Path(str(store))),
         "io_scheduler": io_scheduler(job.dataset) if isinstance(job.dataset, Path) else None,
         "reads": how_read(job.loader, job.workload, dataset, job.direct and store.takes_direct()),
     }
-    if world.unjoined:
-        environment["hosts_meet"] = f"through MPI, polled: {world.unjoined}"
-        live.say(f"note: hosts synchronise through MPI, which polls: sockets failed: {world.unjoined}")
-    elif len(environment["hosts"]) > 1:
-        environment["hosts_meet"] = "through sockets"
-    if world.differences:
-        environment["hosts_differ"] = world.differences
-        live.say(f"note: the software of hosts differs: {world.differences}")
-    return environment
 
 
 def require_samples(job: TrainingJob, manifest: Manifest, ranks: int) -> None:

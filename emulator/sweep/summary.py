@@ -55,7 +55,7 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
         short_run(point, job.workload),
         jobs_cpu(point, job.workload),
         neighbour(point, job.workload),
-        costly_barrier(point, job.workload, polled=measured.barrier_polled),
+        costly_barrier(point, job.workload),
     ]
     return replace(point, flags=point_flags(point) + tuple(flag for flag in flags if flag))
 

@@ -158,18 +158,14 @@ def test_flags_invalidate_only_where_the_throughput_is_not_the_storages(name, va
 
 
 @pytest.mark.parametrize(
-    ("sync", "polled", "cost", "value"),
+    ("sync", "cost", "value"),
     [
-        ("step", True, 0.01, 1 / 6),  # polled: all of 100 barriers in 6 s
-        ("step", False, 0.01, None),  # hidden behind steps of 50 ms
-        ("step", False, 0.09, 4 / 6),
-        ("epoch", True, 0.01, None),
-        ("none", True, 0.01, None),
+        ("step", 0.01, None),  # hidden behind steps of 50 ms
+        ("step", 0.09, 4 / 6),
+        ("none", 0.09, None),
     ],
 )
-def test_barriers_cost_what_they_hold_up(sync, polled, cost, value):
+def test_barriers_cost_what_they_hold_up(sync, cost, value):
     workload = load_workload("unet3d-tiny", [f"training.sync={sync}"])
-    found = costly_barrier(
-        point(4, 0.8, steps=100, seconds=6.0, barrier_seconds=cost), workload, polled=polled
-    )
+    found = costly_barrier(point(4, 0.8, steps=100, seconds=6.0, barrier_seconds=cost), workload)
     assert (found and found.value) == (value and pytest.approx(value))
