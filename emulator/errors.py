@@ -158,13 +158,11 @@ def _kept_traceback(error: BaseException) -> str:
     import platform  # here, as tempfile: every rank would pay for them at its start
     import tempfile
 
-    from emulator.files import SCRATCH_VARIABLE  # here: files imports this module
-
     text = "".join(traceback.format_exception(error))
     versions = f"feedrate {__version__}, Python {sys.version}, {platform.platform()}"
     with suppress(OSError):
-        folder = "/tmp" if SCRATCH_VARIABLE in os.environ else None  # a rank's TMPDIR is removed after it
-        number, path = tempfile.mkstemp(prefix="feedrate-bug-", suffix=".txt", dir=folder)
+        # Not in TMPDIR: a rank's is removed after it.
+        number, path = tempfile.mkstemp(prefix="feedrate-bug-", suffix=".txt", dir="/tmp")
         with os.fdopen(number, "w", encoding="utf-8", errors="replace") as file:
             file.write(masked(f"{versions}\n{' '.join(sys.argv)}\n\n{text}"))
         return path

@@ -1,9 +1,8 @@
 """Messages and progress of a command while it works, and its answer for programs.
 
 One process of a command prints: on a terminal a view that is redrawn, elsewhere a line every few seconds, for
-programs a JSON object a second, or nothing. Rank 0 of ranks that a command forks writes messages and progress
-to a file in the scratch folder instead, and the command, which has the terminal, shows them without using a
-rank's CPU.
+programs a JSON object a second, or nothing. Rank 0 of ranks that a command forks sends messages and progress
+through a pipe instead, and the command, which has the terminal, shows them without using a rank's CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,8 +25,6 @@ from emulator.units import show_rate, show_seconds
 
 _LINE_SECONDS = 5.0
 """Seconds between two lines of progress if there is no terminal."""
-SHARED = "live"
-"""Name of the file in the scratch folder that rank 0 writes for its launcher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +106,6 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def from_json(table: dict[str, Any]) -> Now:
-    """Make a Now from a table of its fields."""
-    known = {field.name: table[field.name] for field in fields(Now) if field.name in table}
-    if known.get("knee") is not None:
-        known["knee"] = tuple(known["knee"])
-    return Now(**known)
-
-
 class View:
     """Shows messages and progress. This base class shows nothing, for --quiet and all ranks but the first."""
 
@@ -164,67 +154,44 @@ class Json(View):
 
 
 class Shared(View):
-    """Writes messages and progress of rank 0 to a file that its launcher follows."""
+    """Sends messages and progress of rank 0 to the command that forked it."""
 
     every = 1.0
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, pipe: Connection[Any, Any]) -> None:
+        self._pipe, self._lock = pipe, threading.Lock()
 
     def say(self, line: str) -> None:
-        self._write({"say": line})
+        self._send(line)
 
     def show(self, now: Now) -> None:
-        self._write({"now": finite(asdict(now))})
+        self._send(now)
 
-    def _write(self, what: dict[str, Any]) -> None:
-        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(what) + "\n")
+    def _send(self, what: str | Now) -> None:
+        with self._lock, suppress(OSError):
+            self._pipe.send(what)
 
 
 class Follower:
-    """Shows, in the launcher, the messages and progress that rank 0 writes with `Shared`."""
+    """Shows, in the command, the messages and progress that rank 0 sends with `Shared`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / SHARED
-        self._read = 0
-        self._rest = ""
-        self._latest: Now | None = None
-        self._at = self._due = 0.0
+    def __init__(self, pipe: Connection[Any, Any]) -> None:
+        self._pipe = pipe
+        self._due = 0.0
 
     def follow(self) -> None:
-        """Show new messages, and the last progress with its times advanced. Never waits."""
-        view = current()
-        for line in self._lines():
-            what = json.loads(line)
-            if "say" in what:
-                view.say(what["say"])
-                self._latest = None  # the activity before the message has ended
-            else:
-                self._latest, self._at = from_json(what["now"]), time.monotonic()
+        """Show new messages, and the last progress if it is time to. Never waits."""
+        view, latest = current(), None
+        with suppress(EOFError, OSError):  # rank 0 has ended
+            while self._pipe.poll():
+                what = self._pipe.recv()
+                if isinstance(what, str):
+                    view.say(what)
+                latest = what if isinstance(what, Now) else None
         now = time.monotonic()
-        if self._latest is not None and now >= self._due:
-            self._due = max(self._due + view.every, now + view.every / 2)
-            view.show(later(self._latest, now - self._at))
-
-    def _lines(self) -> list[str]:
-        try:
-            with self._path.open(encoding="utf-8") as file:
-                file.seek(self._read)
-                text = file.read()
-                self._read = file.tell()
-        except OSError:
-            return []
-        *whole, self._rest = (self._rest + text).split("\n")
-        return whole
-
-
-def later(now: Now, seconds: float) -> Now:
-    """Return `now` with its times advanced by `seconds`."""
-    left = now.eta_seconds
-    return replace(
-        now, seconds=now.seconds + seconds, eta_seconds=None if left is None else max(0.0, left - seconds)
-    )
+        if latest is not None and now >= self._due:
+            self._due = now + 0.8 * view.every  # it comes once a second
+            view.show(latest)
 
 
 @dataclass
@@ -287,9 +254,9 @@ def speak(
         _output.view = Lines()
 
 
-def in_rank(rank: int, folder: Path) -> None:
-    """Print as rank `rank` that this command has forked: rank 0 through its parent, by a file in `folder`."""
-    _output.view = View() if rank else Shared(folder / SHARED)
+def in_rank(rank: int, pipe: Connection[Any, Any]) -> None:
+    """Print as rank `rank` that this command has forked: rank 0 through `pipe`, others not at all."""
+    _output.view = View() if rank else Shared(pipe)
 
 
 def current() -> View:

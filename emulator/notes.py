@@ -8,32 +8,24 @@ Processes that are started later, such as DataLoader workers, find the memory th
 from __future__ import annotations
 
 import builtins
+import ctypes
 import fcntl
 import io
 import mmap
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 VARIABLE = "FEEDRATE_NOTES"
 """Environment variable with the rank of a process and the path of the memory: `3:/proc/77/fd/5`."""
+DEFAULT_TIMEOUT = 30.0
+"""Seconds of --storage-timeout."""
 
-_SLOT = 1024
-"""Bytes of a thread: begin of the call, process, thread, rank, text."""
 _SLOTS = 16384
-_HEAD = 4096
-"""Bytes before the first slot: number of slots, exit status, first failure."""
-_OWNER = struct.Struct("=iii")
-_TEXT = 64
-"""Where the text of a slot begins."""
-_USED, _STATUS, _FAILED = 0, 8, 16
-_FAILURE, _OUT = slice(64, 2048), slice(2048, _HEAD)
-_END = b"\0"
 _CALLS = (
     *("access", "listdir", "lstat", "mkdir", "open", "readlink", "rename", "replace", "rmdir", "scandir"),
     *("stat", "statvfs", "unlink"),
@@ -42,175 +34,124 @@ _CALLS = (
 """Functions of `os` whose first argument is a path, or a descriptor."""
 
 
-class Seen(NamedTuple):
-    """A thread's note, as its watcher reads it."""
+class Slot(ctypes.Structure):
+    """The note of one thread, which alone writes it."""
 
-    process: int
-    thread: int
-    rank: int
-    """-1 if the process is no rank."""
-    since: float
-    """Begin of the call in seconds of time.monotonic; 0.0 if there is none."""
-    text: str
-    """The call and its file: `read of /mnt/a/f17`."""
+    _fields_ = (
+        ("since", ctypes.c_double),  # begin of the call in seconds of time.monotonic; 0.0 if there is none
+        ("process", ctypes.c_int),  # 0 if the slot is free
+        ("thread", ctypes.c_int),
+        ("rank", ctypes.c_int),  # -1 if the process is no rank
+        ("text", ctypes.c_char * 1004),  # the call and its file: `read of /mnt/a/f17`
+    )
+
+
+_TEXT_BYTES = Slot.text.size
+
+
+class _Head(ctypes.Structure):
+    """What concerns all processes of a page. Texts are paths and lines of at most so many bytes."""
+
+    _fields_ = (
+        ("timeout", ctypes.c_double),  # --storage-timeout in seconds
+        ("used", ctypes.c_int),  # slots
+        ("status", ctypes.c_int),  # exit status of the command once it has finished; -1 before
+        ("failed", ctypes.c_int),  # exit status of the first failure; -1 if there is none
+        ("failure", ctypes.c_char * 2000),  # why everything ends
+        ("out", ctypes.c_char * 2072),  # folder of the result, in which that is recorded, too; may be empty
+    )
 
 
 class Note:
-    """The slot of one thread, which alone writes it."""
+    """A slot for as long as its thread lives."""
 
-    __slots__ = ("_memory", "_process", "_since", "memory")
+    __slots__ = ("_process", "memory", "slot")
 
-    def __init__(self, memory: memoryview, rank: int) -> None:
-        self._memory, self._since = memory, memory[:8].cast("d")
-        self.memory = memory[_TEXT:]
+    def __init__(self, slot: Any, rank: int) -> None:
+        self.slot, self._process = slot, os.getpid()
+        self.memory = memoryview((ctypes.c_char * _TEXT_BYTES).from_buffer(slot, Slot.text.offset)).cast("B")
         """Where the text is: the call and the path, ended by a zero byte."""
-        self._process = os.getpid()
-        self._since[0] = 0.0
-        _OWNER.pack_into(memory, 8, self._process, threading.get_native_id(), rank)
-
-    @property
-    def since(self) -> float:
-        """Begin of the call under way, in seconds of time.monotonic; 0.0 if there is none."""
-        return self._since[0]
-
-    @since.setter
-    def since(self, moment: float) -> None:
-        self._since[0] = moment
-
-    def write(self, text: bytes) -> None:
-        """Name the call that begins: the result of `phrase`."""
-        self.memory[: len(text)] = text
-
-    def text(self) -> bytes:
-        """Return what `write` wrote."""
-        return bytes(self.memory).partition(_END)[0] + _END
+        slot.since, slot.process, slot.thread, slot.rank = 0.0, self._process, threading.get_native_id(), rank
 
     def __del__(self) -> None:
         if self._process == os.getpid():  # a forked child has copies of its parent's notes
-            _OWNER.pack_into(self._memory, 8, 0, 0, 0)
+            self.slot.process = 0
 
 
 def phrase(call: str, path: str) -> bytes:
     """Return the text of a note."""
-    text = os.fsencode(f"{call} of {path}")
-    return text[: _SLOT - _TEXT - 1] + _END
-
-
-def _fill(memory: memoryview, text: str) -> None:
-    data = os.fsencode(text)[: len(memory) - 1] + _END
-    memory[: len(data)] = data
-
-
-def _filled(memory: memoryview) -> str:
-    return os.fsdecode(bytes(memory).partition(_END)[0])
+    return os.fsencode(f"{call} of {path}")[: _TEXT_BYTES - 1]
 
 
 class Page:
     """The notes of a process and of those that it starts, and what they report of their end."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._memory = memoryview(mmap.mmap(descriptor, _HEAD + _SLOT * _SLOTS))
-        self._numbers = self._memory[:64].cast("q")
-        self._lock = threading.Lock()
+        self.descriptor = descriptor
+        memory = mmap.mmap(descriptor, ctypes.sizeof(_Head) + _SLOTS * ctypes.sizeof(Slot))
+        self.head = _Head.from_buffer(memory)
+        self._slots = (Slot * _SLOTS).from_buffer(memory, ctypes.sizeof(_Head))
+        self.lock = threading.Lock()
 
     @classmethod
     def new(cls) -> Page:
         """Make an empty page. Children that this process forks share it."""
         descriptor = os.memfd_create("feedrate-notes")
-        os.truncate(descriptor, _HEAD + _SLOT * _SLOTS)
-        return cls(descriptor)
-
-    def path(self) -> str:
-        """Return a path by which other processes of this user can open the page."""
-        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+        os.truncate(descriptor, ctypes.sizeof(_Head) + _SLOTS * ctypes.sizeof(Slot))
+        page = cls(descriptor)
+        page.head.status = page.head.failed = -1
+        page.head.timeout = DEFAULT_TIMEOUT
+        return page
 
     def note(self, rank: int) -> Note:
         """Take a slot for this thread."""
-        with self._locked(0):
-            used = self._numbers[_USED // 8]
-            for number in range(used):
-                slot = self._slot(number)
-                if not _OWNER.unpack_from(slot, 8)[0]:
-                    return Note(slot, rank)
-            if used == _SLOTS:
-                return Note(memoryview(bytearray(_SLOT)), rank)  # unwatched
-            note = Note(self._slot(used), rank)
-            self._numbers[_USED // 8] = used + 1
-            return note
+        with self._locked():
+            free = next((slot for slot in self._used() if not slot.process), None)
+            if free is None and self.head.used < _SLOTS:
+                free = self._slots[self.head.used]
+                self.head.used += 1
+            return Note(Slot() if free is None else free, rank)  # of its own: unwatched
 
-    def _slot(self, number: int) -> memoryview:
-        return self._memory[_HEAD + number * _SLOT : _HEAD + (number + 1) * _SLOT]
+    def _used(self) -> Iterator[Any]:
+        return (self._slots[number] for number in range(self.head.used))
 
-    def notes(self) -> Iterator[Seen]:
-        """Yield the notes of all threads."""
-        for number in range(self._numbers[_USED // 8]):
-            slot = self._slot(number)
-            process, thread, rank = _OWNER.unpack_from(slot, 8)
-            if process:
-                since = slot[:8].cast("d")[0]
-                text = bytes(slot[_TEXT:]).partition(_END)[0] if since else b""
-                yield Seen(process, thread, rank, since, os.fsdecode(text))
+    def notes(self) -> Iterator[Slot]:
+        """Yield copies of the notes of all threads."""
+        return (Slot.from_buffer_copy(slot) for slot in self._used() if slot.process)
 
     def forget(self, process: int) -> None:
         """Free the slots of a process that has ended."""
-        for number in range(self._numbers[_USED // 8]):
-            slot = self._slot(number)
-            if _OWNER.unpack_from(slot, 8)[0] == process:
-                slot[:8].cast("d")[0] = 0.0
-                _OWNER.pack_into(slot, 8, 0, 0, 0)
-
-    @property
-    def status(self) -> int | None:
-        """Exit status of the command once it has finished; None before."""
-        return self._numbers[_STATUS // 8] - 1 if self._numbers[_STATUS // 8] else None
-
-    @status.setter
-    def status(self, status: int) -> None:
-        self._numbers[_STATUS // 8] = 1 + (status & 0xFF)
+        for slot in self._used():
+            if slot.process == process:
+                slot.since, slot.process = 0.0, 0
 
     def fail(self, line: str, status: int) -> bool:
         """Record why everything ends, and the exit status; False if another has done so before."""
-        with self._locked(1):
-            if self._numbers[_FAILED // 8]:
+        with self._locked():
+            if self.head.failed >= 0:
                 return False
-            _fill(self._memory[_FAILURE], line)
-            self._numbers[_FAILED // 8] = 1 + status
+            self.head.failure = os.fsencode(line)[: _Head.failure.size - 1]
+            self.head.failed = status
             return True
 
     def failure(self) -> tuple[str, int] | None:
         """Return what the first call of `fail` recorded; None if there was none."""
-        if not (failed := self._numbers[_FAILED // 8]):
-            return None
-        return _filled(self._memory[_FAILURE]), failed - 1
-
-    @property
-    def out(self) -> str:
-        """The folder of the result, in which the first failure is recorded, too; empty if there is none."""
-        return _filled(self._memory[_OUT])
-
-    @out.setter
-    def out(self, folder: str) -> None:
-        _fill(self._memory[_OUT], folder)
-
-    def unlock(self) -> None:
-        """Forget that a thread of the process that was forked may have held the lock."""
-        self._lock = threading.Lock()
+        return None if self.head.failed < 0 else (os.fsdecode(self.head.failure), self.head.failed)
 
     @contextmanager
-    def _locked(self, which: int) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Exclude other threads and processes, unless one is stopped while it has the lock."""
         end = time.monotonic() + 1.0
-        with self._lock:
+        with self.lock:
             while time.monotonic() < end:
                 with suppress(OSError):
-                    fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, which)
+                    fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 time.sleep(0.001)
             try:
                 yield
             finally:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, which)
+                fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
 
 class _Own:
@@ -224,7 +165,7 @@ class _Own:
 def share(page: Page, rank: int = -1) -> Page:
     """Write the notes of this process, and of children from now on, to `page`; return it."""
     _Own.page, _Own.rank, _Own.threads = page, rank, threading.local()
-    os.environ[VARIABLE] = f"{rank}:{page.path()}"
+    os.environ[VARIABLE] = f"{rank}:/proc/{os.getpid()}/fd/{page.descriptor}"
     return page
 
 
@@ -240,33 +181,36 @@ def page() -> Page | None:
     return _Own.page
 
 
+def timeout() -> float:
+    """Return the seconds of --storage-timeout."""
+    return float(_Own.page.head.timeout) if _Own.page else DEFAULT_TIMEOUT
+
+
 def mine() -> Note:
     """Return the note of the calling thread."""
     try:
         note: Note = _Own.threads.note
     except AttributeError:
-        note = _Own.page.note(_Own.rank) if _Own.page else Note(memoryview(bytearray(_SLOT)), _Own.rank)
+        note = _Own.page.note(_Own.rank) if _Own.page else Note(Slot(), _Own.rank)
         _Own.threads.note = note
     return note
 
 
 def unwatched() -> None:
     """Keep the notes of the calling thread to itself, because nothing waits for the thread."""
-    _Own.threads.note = Note(memoryview(bytearray(_SLOT)), _Own.rank)
+    _Own.threads.note = Note(Slot(), _Own.rank)
 
 
 @contextmanager
 def doing(call: str, path: object) -> Iterator[None]:
     """Note that this thread calls `call` for the file `path` during the body."""
-    note = mine()
-    before = note.text() if note.since else b""
-    note.write(phrase(call, str(path)))
-    note.since = time.monotonic()
+    slot = mine().slot
+    outer = slot.text if slot.since else b""
+    slot.text, slot.since = phrase(call, str(path)), time.monotonic()
     try:
         yield
     finally:
-        note.write(before or _END)
-        note.since = time.monotonic() if before else 0.0
+        slot.text, slot.since = outer, time.monotonic() if outer else 0.0
 
 
 def note_file_calls() -> None:
@@ -282,7 +226,7 @@ def note_file_calls() -> None:
 def _noting(call: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def noting(file: Any = ".", *words: Any, **options: Any) -> Any:
-        path = "" if mine().since else _path_of(file)
+        path = "" if mine().slot.since else _path_of(file)
         if not path:
             return function(file, *words, **options)
         with doing(call, path):
@@ -308,7 +252,7 @@ def _path_of(file: Any) -> str:
 def _forked() -> None:
     _Own.threads = threading.local()
     if _Own.page:
-        _Own.page.unlock()
+        _Own.page.lock = threading.Lock()  # another thread may have had it
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -8,10 +8,8 @@ import sys
 import time
 
 from emulator import notes
-from emulator.errors import FeedrateError
 from emulator.launch.launched import rank_hint, started_by_mpi
-from emulator.launch.supervise import supervised, tell_status, watched
-from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout
+from emulator.launch.supervise import supervised, tell_status
 
 _LAST_WORDS_SECONDS = 2.0
 """Time that other ranks wait after an error: when one ends, their launcher ends all, and rank 0 still has to
@@ -51,15 +49,8 @@ def entry() -> None:
         for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
             # Ranks only read: a thread pool for linear algebra would waste memory, and not survive a fork.
             os.environ.setdefault(variable, "1")
-    try:
-        timeout = storage_timeout(sys.argv[1:])
-    except FeedrateError:
-        timeout = DEFAULT_TIMEOUT  # the command line reports the error
     joined = started_by_mpi() and verb not in OF_PROGRAMS
-    if joined:
-        watched(rank_hint(), timeout)
-    else:
-        supervised(timeout, runs_a_program=verb in OF_PROGRAMS)
+    supervised(rank_hint() if joined else None, runs_a_program=verb in OF_PROGRAMS)
     notes.note_file_calls()
     status = 1
     try:

@@ -15,15 +15,15 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from emulator import __version__, live
+from emulator import __version__, live, notes
 from emulator.cli.resume import with_resumed
 from emulator.errors import EXIT_STATUS, FeedrateError, SpecError, storage_error, unexpected
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.supervise import interruptible
-from emulator.launch.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
+from emulator.launch.watch import OPTION
 from emulator.registry import VERBS
 from emulator.text import PrintableStream
-from emulator.units import show_seconds
+from emulator.units import parse_seconds, show_seconds
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PANELS = {
@@ -36,11 +36,6 @@ PANELS = {
 METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT", bool: ""}
 """Type of an option -> its value in the help, where the option does not say."""
 COMPLETING = "_FEEDRATE_COMPLETE" in os.environ
-
-
-def _check_timeout() -> float:
-    """Check what `cli.entry` read before any option was parsed, and took the default for if it was wrong."""
-    return storage_timeout(sys.argv[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +70,20 @@ class OfEveryVerb:
         typer.Option(
             OPTION,
             metavar="TIME",
-            callback=_check_timeout,
             help="Give up when a call into the storage has not returned for this long.",
             rich_help_panel="Output",
         ),
-    ] = show_seconds(DEFAULT_TIMEOUT)
+    ] = show_seconds(notes.DEFAULT_TIMEOUT)
 
     def apply(self) -> None:
-        """Choose how this process prints. Raises SpecError, StorageError."""
+        """Choose how this process prints, and when a call hangs. Raises SpecError, StorageError."""
+        seconds = parse_seconds(self.storage_timeout)
+        if not seconds > 0:
+            raise SpecError(
+                f"{OPTION} {self.storage_timeout!r} is not above zero", "write it like 30s or 2min"
+            )
+        if page := notes.page():
+            page.head.timeout = seconds
         live.speak(
             live=self.live,
             answer_json=self.as_json,

@@ -144,7 +144,7 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
     """
     page = notes.page()
     if page is not None and comm.keeps_failure:
-        page.out = str(out)
+        page.head.out = os.fsencode(out)
     with _stopped_by_signals():
         try:
             yield

@@ -1,7 +1,7 @@
 """Ranks of this host without MPI: the command, which has imported what they need, forks them.
 
-Rank 0 has a socket to each other rank. A collective is a message from each rank to rank 0 and one back, and
-ranks sleep in recv(2) until it comes. So a group without rank 0 has no collectives; feedrate uses none.
+Rank 0 has a pipe to each other rank. A collective is a message from each rank to rank 0 and one back, and
+ranks sleep in read(2) until it comes. So a group without rank 0 has no collectives; feedrate uses none.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +34,17 @@ from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
 from emulator.launch.child import signals_to
 from emulator.launch.comm import IDLE_POLL, Comm
 from emulator.launch.process import (
+    TREE_SECONDS,
     descendants,
     die_with_parent,
+    end_all,
     left_behind,
     set_name,
     short_of_memory,
     write_stderr,
 )
 from emulator.launch.scratch import scratch
-from emulator.launch.supervise import TREE_SECONDS, report, report_left
+from emulator.launch.supervise import report, report_left
 from emulator.launch.watch import briefly
 from emulator.live import Follower
 from emulator.notes import Page
@@ -51,14 +54,12 @@ from emulator.units import counted
 
 Work = Callable[[Comm], int | None]
 """What a rank does, collective over its communicator; it returns the exit status, None for 0."""
+Link: TypeAlias = "Connection[Any, Any]"
 
 RANKS_A_CORE = 128
 """Most ranks per core: more would not keep the pace of an accelerator."""
-_KILL_SECONDS = 1.0
-"""Seconds for the kernel to end a rank; one that waits for a storage may be unable to end."""
 _LAST_WORDS_SECONDS = 1.0
 """Seconds for other ranks to end by themselves after one has ended with an error."""
-_SIZE = struct.Struct("=Q")
 _ENDED_BY: dict[int, str] = {
     signal.SIGINT: "interrupted",
     signal.SIGTERM: "ended by SIGTERM",
@@ -67,28 +68,30 @@ _ENDED_BY: dict[int, str] = {
 
 
 class ForkedComm(Comm):
-    """Ranks of this host. `links` are rank 0's sockets to the others, or the one to rank 0."""
+    """Ranks of this host. `links` are rank 0's pipes to the others, or the one to rank 0."""
 
     keeps_failure = False
 
-    def __init__(self, rank: int, size: int, links: Sequence[socket.socket]) -> None:
+    def __init__(self, rank: int, size: int, links: Sequence[Link]) -> None:
         self.rank, self.size, self._links = rank, size, links
 
     def _up(self, value: Any) -> list[Any]:
         """Return the values of all ranks on rank 0; an empty list elsewhere."""
-        if self.rank:
-            _send(self._links[0], pickle.dumps(value))
-            return []
-        return [value, *map(_receive, self._links)]
+        with _other_ranks_run():
+            if self.rank:
+                self._links[0].send(value)
+                return []
+            return [value, *(link.recv() for link in self._links)]
 
     def _down(self, value: Any) -> Any:
         """Return rank 0's value on all ranks."""
-        if self.rank:
-            return _receive(self._links[0])
-        data = pickle.dumps(value)
-        for link in self._links:
-            _send(link, data)
-        return value
+        with _other_ranks_run():
+            if self.rank:
+                return self._links[0].recv()
+            data = pickle.dumps(value)
+            for link in self._links:
+                link.send_bytes(data)
+            return value
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
         self._up(None)
@@ -105,15 +108,17 @@ class ForkedComm(Comm):
         return values
 
     def sum(self, values: Floats) -> Floats:
-        return np.asarray(self._down(sum(self._up(np.asarray(values, np.float64)))))
+        return self._reduced(np.sum, np.asarray(values, np.float64))
 
     def max(self, values: Floats) -> Floats:
-        parts = self._up(np.asarray(values, np.float64))
-        return np.asarray(self._down(np.max(parts, axis=0) if parts else None))
+        return self._reduced(np.max, np.asarray(values, np.float64))
 
     def all(self, values: NDArray[Any]) -> NDArray[Any]:
-        parts = self._up(np.asarray(values))
-        return np.asarray(self._down(np.concatenate(parts) if parts else None))
+        return self._reduced(np.concatenate, np.asarray(values))
+
+    def _reduced(self, reduce: Callable[..., Any], values: NDArray[Any]) -> NDArray[Any]:
+        parts = self._up(values)
+        return np.asarray(self._down(reduce(parts, axis=0) if parts else None))
 
     def split(self, color: int) -> Comm:
         colors = self.allgather(color)
@@ -128,35 +133,14 @@ class ForkedComm(Comm):
         os._exit(code)  # the parent ends the other ranks
 
 
-def _send(link: socket.socket, data: bytes) -> None:
+@contextmanager
+def _other_ranks_run() -> Iterator[None]:
+    """If another rank has ended, let the parent say why and end this one."""
     try:
-        link.sendall(_SIZE.pack(len(data)) + data)
-    except OSError:
-        _wait_for_the_end()
-
-
-def _receive(link: socket.socket) -> Any:
-    (size,) = _SIZE.unpack(_exactly(link, _SIZE.size))
-    return pickle.loads(_exactly(link, size))  # noqa: S301  from a process that our parent forked
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    try:
-        while len(data) < size:
-            part = link.recv(size - len(data))
-            if not part:
-                _wait_for_the_end()
-            data += part
-    except OSError:
-        _wait_for_the_end()
-    return bytes(data)
-
-
-def _wait_for_the_end() -> NoReturn:
-    """Another rank has ended. Let the parent say why, and end this one."""
-    time.sleep(2 * TREE_SECONDS)
-    raise RankError("another rank ended", "what was measured is kept")
+        yield
+    except (EOFError, OSError):
+        time.sleep(2 * TREE_SECONDS)
+        raise RankError("another rank ended", "what was measured is kept") from None
 
 
 def fork_ranks(ranks: int, work: Work, out: Path | None = None) -> int:
@@ -170,8 +154,8 @@ def fork_ranks(ranks: int, work: Work, out: Path | None = None) -> int:
     live.detail(f"forks {counted(ranks, 'rank')}")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with scratch() as (folder, variables), _frozen():
-        tree = _Tree(ranks, folder)
+    with scratch() as (_, variables), _frozen():
+        tree = _Tree(ranks)
         with signals_to(tree.stop):
             tree.fork(work, variables)
             status = tree.wait()
@@ -189,27 +173,24 @@ def apart(action: Callable[[], object]) -> None:
 
     For checks before `fork_ranks` that may start threads, as a library for objects does.
     """
-    ours, theirs = socket.socketpair()
+    ours, theirs = Pipe()
     process = os.fork()
     if not process:
         die_with_parent(os.getppid())
-        with ours:
-            _work(partial(_reported, action, theirs), Comm())
+        _work(partial(_reported, action, theirs), Comm())
     theirs.close()
-    with ours, ours.makefile("rb") as answer:
-        told = answer.read()
+    with ours, suppress(EOFError):
+        raise ours.recv()
     _, status = os.waitpid(process, 0)
-    if told:
-        raise pickle.loads(told)  # noqa: S301  from a process that this one forked
     if status:
         raise RankError("a check before the start failed", "see the lines above")
 
 
-def _reported(action: Callable[[], object], link: socket.socket, comm: Comm) -> int:
+def _reported(action: Callable[[], object], link: Link, comm: Comm) -> int:
     try:
         action()
     except FeedrateError as error:
-        link.sendall(pickle.dumps(error))
+        link.send(error)
     return 0
 
 
@@ -227,10 +208,11 @@ def _frozen() -> Iterator[None]:
 class _Tree:
     """The ranks of this host, in the process that forks them."""
 
-    def __init__(self, ranks: int, folder: Path) -> None:
+    def __init__(self, ranks: int) -> None:
         self.reason = ""
         """Why the run ended, if it did not end by itself."""
-        self._ranks, self._folder = ranks, folder
+        self._ranks = ranks
+        self._progress, self._said = Pipe(duplex=False)
         self._page = notes.page() or notes.share(Page.new())
         self._running: dict[int, tuple[int, int]] = {}
         """Number of a rank and a pidfd, which is readable when it has ended, by its process."""
@@ -247,11 +229,11 @@ class _Tree:
     def fork(self, work: Work, variables: dict[str, str]) -> None:
         """Fork all ranks: rank 0 last, which gets a socket to each other one."""
         parent = os.getpid()
-        links: list[socket.socket] = []
+        links: list[Link] = []
         for rank in (*range(1, self._ranks), 0):
             theirs = links
             if rank:
-                ours, link = socket.socketpair()
+                ours, link = Pipe()
                 theirs = [link]
             try:
                 process = os.fork()
@@ -291,28 +273,17 @@ class _Tree:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         notes.share(self._page, rank)
         notes.mine()
-        live.in_rank(rank, self._folder)
+        live.in_rank(rank, self._said)
 
     def wait(self) -> int:
         """Wait until all ranks have ended, or cannot be ended; return the exit status."""
-        follower, family = Follower(self._folder), list[int]()
-        while self._running:
-            self._ends.poll(250)
-            self._reap()
+        self._said.close()
+        follower = Follower(self._progress)
+        while self._runs() and not (self.signal or self._page.failure() or time.monotonic() > self._ending):
             follower.follow()
-            now = time.monotonic()
-            if self.signal or self._page.failure():
-                self._ending = min(self._ending, now)
-            if now < self._ending or not self._running:
-                continue
-            family = family or descendants(os.getpid())[1:]
-            if now < self._ending + TREE_SECONDS:
-                self._send(signal.SIGTERM)  # ranks flush their spools
-                self._send(signal.SIGCONT)
-            elif now < self._ending + TREE_SECONDS + _KILL_SECONDS:
-                self._send(signal.SIGKILL)
-            else:
-                break
+            self._ends.poll(250)
+        family = descendants(os.getpid())[1:] if self._running else []
+        end_all(self._send, self._runs)
         for process in left_behind(family):  # such as a DataLoader worker that waits for the storage
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
@@ -326,17 +297,18 @@ class _Tree:
         with suppress(ProcessLookupError):
             os.killpg(self._group, number)
 
-    def _reap(self) -> None:
-        """Notice which ranks have ended, and how."""
+    def _runs(self) -> bool:
+        """Notice which ranks have ended, and how; return True while some run."""
         with suppress(ChildProcessError):
             while True:
                 process, how = os.waitpid(-self._group, os.WNOHANG)
                 if not process:
-                    return
+                    break
                 rank, ended = self._running.pop(process)
                 self._ends.unregister(ended)
                 os.close(ended)
                 self._ended(rank, os.waitstatus_to_exitcode(how))
+        return bool(self._running)
 
     def _ended(self, rank: int, status: int) -> None:
         if status < 0 and self._ending == float("inf") and not self.signal:

@@ -25,11 +25,11 @@ from errno import EHOSTUNREACH, ENETUNREACH, ETIMEDOUT
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from emulator import notes
 from emulator.errors import LaunchError, RankError
 from emulator.files import Closing
 from emulator.launch.comm import Comm
 from emulator.launch.supervise import report
-from emulator.launch.watch import storage_timeout
 from emulator.units import show_seconds
 
 _JOIN_SECONDS = 20.0
@@ -222,11 +222,10 @@ class HostLinks(Closing):
         waiting.register(self._stopped, select.POLLIN)
         for descriptor in peers:
             waiting.register(descriptor, select.POLLRDHUP)  # its messages are the barrier's
-        timeout = storage_timeout(sys.argv[1:]) + _PATIENCE_SECONDS
         looked = time.monotonic()
         while True:
             ready = [descriptor for descriptor, _ in waiting.poll(1e3 * _NOTE_SECONDS)]
-            now = time.monotonic()
+            now, timeout = time.monotonic(), notes.timeout() + _PATIENCE_SECONDS
             if self._stopped.fileno() in ready:
                 return
             if now - looked > _NOTE_SECONDS + timeout / 2:

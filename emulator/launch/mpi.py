@@ -34,7 +34,7 @@ from emulator.files import memory_folder
 from emulator.launch.comm import IDLE_POLL, STEP_POLL, Comm
 from emulator.launch.launched import Claim, claims, rank_hint, shared_segments
 from emulator.launch.links import join_hosts
-from emulator.launch.watch import STARTS, storage_timeout
+from emulator.launch.watch import STARTS
 from emulator.launch.world import compared
 from emulator.record.machine import cores
 
@@ -155,15 +155,14 @@ def mpi_world() -> MpiComm:
 def _initialize(mpi: Any) -> None:
     """Start MPI. A watcher ends this process if other ranks do not come: MPI_Init keeps Python's lock."""
     size = max((claim.size for claim in claims()), default=1)
-    timeout = storage_timeout(sys.argv[1:])
-    # 20 s at least, one second for each rank per core; rank 0 reports first.
-    limit = max(20.0, timeout) + size / cores() + (2.0 if rank_hint() else 0.0)
+    # One second more for each rank per core; rank 0 reports first.
+    more = size / cores() + (2.0 if rank_hint() else 0.0)
     prctl = ctypes.CDLL(None).prctl
     # Open MPI polls for the other ranks 10,000 times a second. On two cores, the first of a hundred ranks
     # would take the CPU from the last. Timer slack makes its sleeps longer.
     prctl(_PR_SET_TIMERSLACK, int(IDLE_POLL * 1e9))
     with notes.doing(STARTS, f"{size} ranks"):
-        notes.mine().since += limit - timeout
+        notes.mine().slot.since += more
         mpi.Init_thread(mpi.THREAD_FUNNELED)
     prctl(_PR_SET_TIMERSLACK, 0)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,6 +87,21 @@ def kill_family(pid: int) -> list[int]:
         with suppress(OSError):
             os.kill(process, signal.SIGKILL)
     return family
+
+
+TREE_SECONDS = 2.0
+"""Seconds for ranks to flush their spools after SIGTERM."""
+_KILL_SECONDS = 1.0
+"""Seconds for the kernel to end a process; one that waits for a storage may be unable to end."""
+
+
+def end_all(send: Callable[[int], None], run: Callable[[], bool]) -> None:
+    """End processes by signals that `send` sends while they `run`: SIGTERM, and if need be SIGKILL."""
+    begin = time.monotonic()
+    while run() and (waited := time.monotonic() - begin) < TREE_SECONDS + _KILL_SECONDS:
+        for number in (signal.SIGTERM, signal.SIGCONT) if waited < TREE_SECONDS else (signal.SIGKILL,):
+            send(number)
+        time.sleep(0.02)
 
 
 def oom_kills() -> int:

@@ -20,11 +20,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from emulator import notes
 from emulator.errors import RankError, StorageError
 from emulator.launch.launched import shared_segments
 from emulator.launch.process import (
+    TREE_SECONDS,
     die_with_parent,
     kill_family,
     left_behind,
@@ -42,26 +44,24 @@ _SI_KERNEL = 0x80
 """si_code of a signal from the terminal, which sends it to all processes of the foreground group."""
 _EXIT_SECONDS = 1.0
 """Seconds to wait for a child that was killed or whose storage hangs: it may be unable to end."""
-TREE_SECONDS = 2.0
-"""Seconds for ranks to flush their spools after SIGTERM."""
 
 
 FOR_PROGRAMS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 """Signals that a command passes on to the user's program that it runs."""
 
 
-def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
+def supervised(rank: int | None = None, *, runs_a_program: bool = False) -> None:
     """Fork, and return in the child, which does the work. The parent ends when the child ends or hangs.
 
-    The parent passes signals on to the child. When it ends, even by SIGKILL, so does the child.
-    `runs_a_program`: signals are for a program that the child runs, so they do not start a deadline.
+    The parent passes signals on to the child. When it ends, even by SIGKILL, so does the child. `rank` is
+    this process's number if mpirun or srun started it. `runs_a_program`: signals are for a program that the
+    child runs, so they do not start a deadline.
     """
     handled = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     if runs_a_program:
         handled |= {signal.Signals[name] for name in FOR_PROGRAMS}
     handled -= {number for number in handled if signal.getsignal(number) == signal.SIG_IGN}
-    page = Page.new()
-    notes.share(page)
+    page = notes.share(Page.new(), -1 if rank is None else rank)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
     parent, child = os.getpid(), os.fork()
     if child == 0:
@@ -71,8 +71,13 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         notes.mine()
         return
-    status = _Supervisor(child, handled, page, timeout, ends=not runs_a_program).run()
-    _exit_as(status, over=page.status is not None)
+    if rank is None:
+        who, launcher = "the command", None
+    else:
+        who, launcher = f"rank {rank} on {socket.gethostname()}", _Launcher()
+        die_with_parent(os.getppid(), signal.SIGTERM)
+        set_title("feedrate-watch")
+    _Supervisor(child, handled, page, who, launcher, ends=not runs_a_program).run()
 
 
 def tell_status(status: int) -> None:
@@ -81,7 +86,7 @@ def tell_status(status: int) -> None:
     This process may still hang while it closes files of a storage that does not answer.
     """
     if page := notes.page():
-        page.status = status
+        page.head.status = status & 0xFF
 
 
 @contextmanager
@@ -123,7 +128,7 @@ def report(line: str, status: int, *, out: str = "", aloud: bool = False) -> Non
     if page is not None and not page.fail(line, status):
         return
     first: list[bool] = []
-    if out := out or (page.out if page else ""):
+    if out := out or (os.fsdecode(page.head.out) if page else ""):
         from emulator.record.out import claim_failure  # here: it is needed only now
 
         briefly(lambda: first.append(claim_failure(Path(out), line)), 1.0)  # OUT may be what hangs
@@ -132,85 +137,125 @@ def report(line: str, status: int, *, out: str = "", aloud: bool = False) -> Non
 
 
 class _Supervisor:
-    """The parent of a command."""
+    """The parent of a command, or of a rank that a launcher started."""
 
     def __init__(
-        self, child: int, handled: set[signal.Signals], page: Page, timeout: float, *, ends: bool
+        self,
+        child: int,
+        handled: set[signal.Signals],
+        page: Page,
+        who: str,
+        launcher: _Launcher | None,
+        *,
+        ends: bool,
     ) -> None:
-        """`ends`: a signal asks the child to end."""
+        """`who` names the child in a message; `ends`: a signal asks it to end."""
         self._child, self._handled, self._page = child, handled, page
-        self._timeout, self._ends = timeout, ends
-        self._alarm = Alarm(page, timeout)
+        self._who, self._launcher, self._ends = who, launcher, ends
+        self._alarm = Alarm(page)
         self._deadline, self._late = float("inf"), ""
         """When the child must have ended, and what to say if it has not."""
+        self._segments: list[Path] = []
+        """Names of MPICH's shared memory."""
 
-    def run(self) -> int:
-        """Wait for the child; return its wait status, or -1 - exit status if it cannot be ended."""
+    def run(self) -> NoReturn:
+        """Wait for the child, or until it cannot be ended; end this process as the child did."""
         ended, look = os.pidfd_open(self._child), 0.0
-        while True:
+        while time.monotonic() < self._deadline:
             # Not in sigtimedwait: Python's returns a signal that was not sent after stop and continue.
             select.select([ended], [], [], 0.25)
             done, status = os.waitpid(self._child, os.WNOHANG)
             if done:
-                return status
+                self._exit_as(status)
             self._pass_on()
             now = time.monotonic()
             if now >= look:
                 look = now + self._alarm.pause
                 self._raise_alarm(now)
-            if self._page.status is not None:
-                hangs = self._page.status == StorageError.exit_code
-                self._end_by(now + (_EXIT_SECONDS if hangs else self._timeout))
-            if now > self._deadline:
-                return self._give_up()
+            self._look_at_end(now)
+        self._give_up()
 
     def _pass_on(self) -> None:
         received = signal.sigtimedwait(self._handled, 0)
         if received is None:
             return
         if received.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
-            with suppress(ProcessLookupError):
-                os.kill(self._child, received.si_signo)
+            self._send(received.si_signo)
         if self._ends:
-            late = f"the command has not ended after a signal for {show_seconds(self._timeout)}"
-            self._end_by(time.monotonic() + self._timeout + 3.0, f"{late}: does the storage hang?")
+            seconds = self._page.head.timeout
+            late = f"{self._who} has not ended after a signal for {show_seconds(seconds)}"
+            self._end_by(time.monotonic() + seconds + 3.0, f"{late}: does the storage hang?")
 
     def _raise_alarm(self, now: float) -> None:
         if self._page.failure() is None and (found := self._alarm.look()):
             process, error = found
             report(str(error), error.exit_code)
-            if process == self._child:  # it will not end by itself
+            if process == self._child and not self._launcher:  # it will not end by itself
                 self._deadline = now
+
+    def _look_at_end(self, now: float) -> None:
+        """Set the deadline of a child that has finished its work, or in which something has failed."""
+        status = self._page.head.status
         if self._page.failure() is not None:
-            self._end_by(now + 3 * TREE_SECONDS)  # it ends its ranks
+            self._send(signal.SIGTERM)  # it ends its ranks, or flushes its spool
+            self._send(signal.SIGCONT)
+            self._end_by(now + (TREE_SECONDS if self._launcher else 3 * TREE_SECONDS))
+        elif self._launcher:
+            with suppress(OSError):
+                self._segments = shared_segments(self._child)
+        elif status >= 0:
+            hangs = status == StorageError.exit_code
+            self._end_by(now + (_EXIT_SECONDS if hangs else self._page.head.timeout))
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._child, number)
 
     def _end_by(self, deadline: float, late: str = "") -> None:
         if deadline < self._deadline:
             self._deadline, self._late = deadline, late
 
-    def _give_up(self) -> int:
-        failure, status = self._page.failure(), self._page.status
+    def _give_up(self) -> NoReturn:
+        """Kill the child and its descendants, report those that do not end, and end this process."""
+        failure, status = self._page.failure(), self._page.head.status
         if self._late and not failure:
             write_stderr(f"feedrate: error: {self._late}")
-        _leave(self._child)
-        if failure is not None:
-            return -1 - failure[1]
-        return -1 - (StorageError.exit_code if status is None else status)
+        family = kill_family(self._child)
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while family and time.monotonic() < deadline:
+            with suppress(ChildProcessError):
+                os.waitpid(self._child, os.WNOHANG)
+            family = left_behind(family)
+            time.sleep(0.02)
+        report_left(family)
+        self._tidy()
+        os._exit(failure[1] if failure else StorageError.exit_code if status < 0 else status)
 
+    def _exit_as(self, status: int) -> NoReturn:
+        """End this process with the child's status or signal."""
+        if not os.WIFSIGNALED(status):
+            self._tidy()
+            os._exit(os.waitstatus_to_exitcode(status))
+        number = os.WTERMSIG(status)
+        asked = number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+        over = self._page.head.status >= 0 or self._page.failure() is not None
+        if not (asked or over):
+            name = signal.Signals(number).name
+            line = f"{self._who} was killed by {name}{short_of_memory(number)}"
+            report(line, RankError.exit_code)
+        self._tidy()
+        if asked or over:
+            end_by(number)
+        os._exit(128 + number)
 
-def _leave(child: int) -> None:
-    """Kill the child and its descendants, and report those that do not end."""
-    family = kill_family(child)
-    deadline = time.monotonic() + _EXIT_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(ChildProcessError):
-            os.waitpid(child, os.WNOHANG)
-        family = left_behind(family)
-        if not family:
-            break
-        time.sleep(0.02)
-    report_left(family)
-    briefly(partial(remove_dead, wait=True), _EXIT_SECONDS)
+    def _tidy(self) -> None:
+        """Remove what a killed child has left, and have a launcher end the other ranks after a failure."""
+        if self._page.head.status < 0:
+            briefly(partial(remove_dead, wait=True), _EXIT_SECONDS)
+            for segment in self._segments:
+                segment.unlink(missing_ok=True)
+        if self._launcher and self._page.failure() is not None:
+            self._launcher.end()
 
 
 def report_left(processes: list[int]) -> None:
@@ -231,101 +276,30 @@ def end_by(number: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def _exit_as(status: int, *, over: bool) -> None:
-    """End this process with the child's status or signal; `over`: its command had finished before."""
-    if status < 0:
-        os._exit(-1 - status)
-    if os.WIFSIGNALED(status):
-        briefly(partial(remove_dead, wait=True), _EXIT_SECONDS)
-        number = os.WTERMSIG(status)
-        if over or number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            end_by(number)
-        name = signal.Signals(number).name
-        write_stderr(f"feedrate: error: the command was killed by {name}{short_of_memory(number)}")
-        os._exit(128 + number)
-    os._exit(os.waitstatus_to_exitcode(status))
+class _Launcher:
+    """The launcher of a rank: mpirun, mpiexec or srun.
 
-
-def watched(rank: int, timeout: float) -> None:
-    """Fork a process that watches this one, rank `rank` of the user's own launcher, and return.
-
-    The launcher waits for the process that it started, so that one does the work. It ends with the launcher.
+    Open MPI's mpirun waits 15 minutes for a host that is lost. Then the watcher of a host's first rank kills
+    it. Daemons come last: mpirun ends with status 0 when it loses one of them.
     """
-    die_with_parent(os.getppid())
-    page = Page.new()
-    notes.share(page, rank)
-    notes.mine()
-    process, end_launcher = os.getpid(), _launcher()
-    if os.fork():
-        return
-    try:
-        os.setsid()  # launchers kill process groups
-        set_title("feedrate-watch")
-        ended = _watch_rank(process, Alarm(page, timeout), page)
-        if page.status is None and page.failure() is None and page.out:
-            line = f"rank {rank} on {socket.gethostname()} was killed or crashed (process {process})"
-            report(
-                f"{line}: see the lines of its launcher, or the system log", RankError.exit_code, aloud=True
-            )
-        if page.failure() is not None:
-            end_launcher(ended)
-    finally:
-        os._exit(0)
 
+    def __init__(self) -> None:
+        patience = {"prterun": 2.0, "mpirun": 2.0, "orterun": 2.0, "prted": 5.0, "orted": 5.0}
+        process, found, self._name = os.getppid(), 0, ""
+        while process > 1 and self._name not in (*patience, "slurmstepd"):
+            stat = Path(f"/proc/{process}/stat").read_text()
+            self._name, _, fields = stat.partition(" (")[2].rpartition(") ")
+            found, process = process, int(fields.split()[1])
+        several = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") != os.environ.get("OMPI_COMM_WORLD_SIZE")
+        first = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0"
+        self._patience = patience.get(self._name, 0.0)
+        self._waits = os.pidfd_open(found) if self._patience and several and first else -1
 
-def _watch_rank(rank: int, alarm: Alarm, page: Page) -> bool:
-    """Return True when the rank has ended, False if it cannot be ended after a failure."""
-    ended, look, failed = os.pidfd_open(rank), 0.0, 0.0
-    segments: list[Path] = []
-    while not select.select([ended], [], [], 0.25)[0]:
-        now = time.monotonic()
-        with suppress(OSError):
-            segments = shared_segments(rank)
-        if page.failure() is None and now >= look:
-            look = now + alarm.pause
-            if found := alarm.look():
-                report(str(found[1]), found[1].exit_code)
-        if page.failure() is None:
-            continue
-        failed = failed or now
-        with suppress(ProcessLookupError):
-            if now - failed > TREE_SECONDS:
-                os.kill(rank, signal.SIGKILL)
-            else:
-                os.kill(rank, signal.SIGTERM)
-                os.kill(rank, signal.SIGCONT)
-        if now - failed > TREE_SECONDS + _EXIT_SECONDS:
-            return False
-    if page.status is None:
-        for segment in segments:
-            segment.unlink(missing_ok=True)
-    return True
-
-
-def _launcher() -> Callable[[bool], None]:
-    """Return a function that has the launcher of this rank end all others: mpirun, or srun by scancel.
-
-    Open MPI's mpirun waits 15 minutes for a host that is lost, and forever for a rank that the kernel cannot
-    end. Then the watcher of a host's first rank kills it. Daemons come last: mpirun ends with status 0 when
-    it loses one of them.
-    """
-    patience = {"prterun": 2.0, "mpirun": 2.0, "orterun": 2.0, "prted": 5.0, "orted": 5.0}
-    one_host = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE")
-    first = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0"
-    process, name = os.getppid(), ""
-    while process > 1 and name not in (*patience, "slurmstepd"):
-        name, _, fields = Path(f"/proc/{process}/stat").read_text().partition(" (")[2].rpartition(") ")
-        found, process = process, int(fields.split()[1])
-    launcher = os.pidfd_open(found) if name in patience and first else -1
-
-    def end(rank_has_ended: bool) -> None:
-        if name == "slurmstepd":
+    def end(self) -> None:
+        """Have it end all ranks after a failure, if it would not by itself."""
+        if self._name == "slurmstepd":
             step = ".".join(os.environ.get(f"SLURM_{part}_ID", "") for part in ("JOB", "STEP"))
             with suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run([shutil.which("scancel") or "scancel", step], timeout=10.0, check=False)
-            return
-        needed = launcher >= 0 and not (one_host and rank_has_ended)
-        if needed and not select.select([launcher], [], [], patience[name])[0]:
-            signal.pidfd_send_signal(launcher, signal.SIGKILL)
-
-    return end
+        elif self._waits >= 0 and not select.select([self._waits], [], [], self._patience)[0]:
+            signal.pidfd_send_signal(self._waits, signal.SIGKILL)

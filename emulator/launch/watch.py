@@ -6,51 +6,25 @@ srun started (`launch.supervise`).
 
 from __future__ import annotations
 
-import re
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from emulator import notes
-from emulator.errors import FeedrateError, RankError, SpecError, StorageError
-from emulator.notes import Page, Seen
-from emulator.units import parse_seconds, show_seconds
+from emulator.errors import FeedrateError, RankError, StorageError
+from emulator.notes import Page, Slot
+from emulator.units import show_seconds
 
 OPTION = "--storage-timeout"
-DEFAULT_TIMEOUT = 30.0
-_STALL = re.compile(r"loader\.stall_timeout=(.+)")
 STARTS = "start"
 """The call of a rank that waits for others to start: `start of 64 ranks`."""
 _READS = ("read", "open", "list", "stat")
 """Calls that return soon on any storage. Others may write gigabytes before they return."""
-
-
-def storage_timeout(words: Sequence[str] = ()) -> float:
-    """Return the time limit in seconds of a call into the storage, from the command line `words`.
-
-    A loader's longer stall_timeout applies to calls, too. Raises SpecError.
-    """
-    given, stall = "", ""
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        if word == "--":
-            break
-        if word == OPTION:
-            given = following
-        elif word.startswith(OPTION + "="):
-            given = word.partition("=")[2]
-        elif match := _STALL.fullmatch(word.removeprefix("--set=")):
-            stall = match[1]
-    if stall and not given:
-        return max(DEFAULT_TIMEOUT, parse_seconds(stall))
-    seconds = parse_seconds(given) if given else DEFAULT_TIMEOUT
-    if not seconds > 0:
-        raise SpecError(f"{OPTION} {given!r} is not a time above zero", "write it like 30s or 2min")
-    return seconds
 
 
 class Process(NamedTuple):
@@ -75,10 +49,8 @@ class Process(NamedTuple):
 class Alarm:
     """Finds a call into the storage that does not return, and a rank that is stopped or does not run."""
 
-    def __init__(self, page: Page, timeout: float) -> None:
-        self._page, self._timeout = page, timeout
-        self.pause = max(0.1, min(2.0, timeout / 6))
-        """Seconds between two looks."""
+    def __init__(self, page: Page) -> None:
+        self._page = page
         self._looked = self._since = time.monotonic()
         self._calls: dict[tuple[int, float], tuple[str, float]] = {}
         """CPU time of a thread at the first look at a late call, and that time, by thread and call."""
@@ -86,6 +58,15 @@ class Alarm:
         """State of a process that does not run, and since when."""
         self._moved: dict[str, tuple[int, float, float]] = {}
         """Bytes moved, time of that reading, and last time when data moved, by mount."""
+
+    @property
+    def _timeout(self) -> float:
+        return float(self._page.head.timeout)
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks."""
+        return max(0.1, min(2.0, self._timeout / 6))
 
     def look(self) -> tuple[int, FeedrateError] | None:
         """Return a process that hangs or is stopped, and the error; None if there is none."""
@@ -111,10 +92,11 @@ class Alarm:
         return None
 
     def _late(
-        self, note: Seen, calls: dict[tuple[int, float], tuple[str, float]], now: float
+        self, note: Slot, calls: dict[tuple[int, float], tuple[str, float]], now: float
     ) -> FeedrateError | None:
         """Return the error of a call that takes long, if its thread does not run meanwhile."""
-        call, _, path = note.text.partition(" of ")
+        text = os.fsdecode(note.text)
+        call, _, path = text.partition(" of ")
         if not path:
             return None  # objects have time limits of their own
         if call == STARTS:  # a rank that waits for others in MPI uses its core
@@ -133,7 +115,7 @@ class Alarm:
             return None
         where = f"rank {note.rank} on {socket.gethostname()}: " if note.rank >= 0 else ""
         return StorageError(
-            f"{where}{note.text} has not answered for {show_seconds(now - since)}",
+            f"{where}{text} has not answered for {show_seconds(now - since)}",
             f"the storage hangs; see the system log, or give it longer with {OPTION}",
         )
 
@@ -174,8 +156,8 @@ class Alarm:
         return kind(f"{problem} (process {process}, state {found.state})")
 
 
-def _not_started(note: Seen, now: float) -> FeedrateError:
-    waited, ranks = show_seconds(now - note.since), note.text.partition(" of ")[2]
+def _not_started(note: Slot, now: float) -> FeedrateError:
+    waited, ranks = show_seconds(now - note.since), os.fsdecode(note.text).partition(" of ")[2]
     who = f"rank {note.rank} on {socket.gethostname()} (process {note.process})"
     return RankError(
         f"{who} has waited {waited} for {ranks} to start: a rank is stopped or hangs, or a host "

@@ -91,7 +91,7 @@ def _load(whole: Reader, part: str, file: _File) -> dict[str, Array]:
 def _timed(storage: Storage, name: str, size: int) -> Iterator[None]:
     """Count the library's call as one request of `size` bytes, because its system calls are hidden."""
     tally = storage.stats.mine()
-    tally.note.write(phrase("load", name))
+    tally.note.slot.text = phrase("load", name)
     tally.begin = begin = time.monotonic()
     worked = time.thread_time()
     try:

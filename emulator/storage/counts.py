@@ -117,11 +117,11 @@ class Tally:
     @property
     def begin(self) -> float:
         """Start of the request, opening or scan under way, in seconds of time.monotonic; 0.0 if none is."""
-        return self.note.since
+        return float(self.note.slot.since)
 
     @begin.setter
     def begin(self, moment: float) -> None:
-        self.note.since = moment
+        self.note.slot.since = moment
 
     def within(self, now: float) -> float:
         """Return seconds spent in reads and opens until `now` (time.monotonic), less CPU seconds."""
@@ -131,7 +131,7 @@ class Tally:
     @contextmanager
     def opens(self, path: str) -> Iterator[None]:
         """Time the body as the opening of the file `path`."""
-        self.note.write(notes.phrase("open", path))
+        self.note.slot.text = notes.phrase("open", path)
         self.begin = begin = time.monotonic()
         try:
             yield

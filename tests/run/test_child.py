@@ -100,7 +100,8 @@ def test_the_scratch_folder_of_a_killed_process_is_removed_by_the_next_start():
 def test_a_command_that_was_stopped_as_a_whole_goes_on():
     """Its supervisor, stopped a little later, has read every heartbeat, and finds none when it runs again."""
     script = (
-        "import os, time\nfrom emulator.launch.supervise import supervised\nsupervised(1.0)\n"
+        "import os, time\nfrom emulator import notes\nfrom emulator.launch.supervise import supervised\n"
+        "supervised()\nnotes.page().head.timeout = 1.0\n"
         "print(os.getpid(), flush=True)\ntime.sleep(3)\nprint('over')\n"
     )
     command = [sys.executable, "-c", script]

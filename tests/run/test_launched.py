@@ -130,9 +130,9 @@ signal.pause()
 RANK = """
 import os, signal
 from emulator import notes
-from emulator.launch.supervise import watched
+from emulator.launch.supervise import supervised
 os.environ.update({"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
-watched(0, 30.0)
+supervised(0)
 notes.page().fail("", 6)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threads import Group, ThreadComm
 
+from emulator import notes
 from emulator.errors import LaunchError, RankError
 from emulator.launch import links as links_module
 from emulator.launch.links import RemoteClock, answer, call, join_hosts, listen, own_addresses
@@ -89,7 +90,7 @@ def test_a_host_that_ends_is_missed_in_the_next_step(monkeypatch):
 
 def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeypatch):
     """As one whose first rank is stopped. Those that still report are not named."""
-    monkeypatch.setattr(links_module, "storage_timeout", lambda words: 2.0)
+    monkeypatch.setattr(notes, "timeout", lambda: 2.0)
     monkeypatch.setattr(links_module, "_PATIENCE_SECONDS", 0.0)
     ended: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(links_module, "report", lambda line, status: ended.put(line))

@@ -15,34 +15,12 @@ import pytest
 from command import until
 
 from emulator import notes
-from emulator.errors import FeedrateError, SpecError, StorageError
-from emulator.launch.watch import Alarm, bytes_moved, storage_timeout
+from emulator.errors import FeedrateError, StorageError
+from emulator.launch.watch import Alarm, bytes_moved
 from emulator.notes import Page
 
 LIMIT = 0.6
 """--storage-timeout, in seconds."""
-
-
-@pytest.mark.parametrize(
-    ("words", "seconds"),
-    [
-        ("", 30),
-        ("--storage-timeout 90s", 90),
-        ("--storage-timeout=2min", 120),
-        ("--set loader.stall_timeout=5min", 300),
-        ("--set=loader.stall_timeout=45s", 45),
-        ("--set loader.stall_timeout=5s", 30),
-        ("--set loader.stall_timeout=5min --storage-timeout 7s", 7),
-        ("-- --storage-timeout 7s", 30),
-    ],
-)
-def test_a_longer_stall_timeout_is_not_cut_short_in_silence(words, seconds):
-    assert storage_timeout(words.split()) == seconds
-
-
-def test_a_timeout_that_is_none():
-    with pytest.raises(SpecError, match="storage-timeout"):
-        storage_timeout(["--storage-timeout", "0s"])
 
 
 @pytest.fixture
@@ -50,14 +28,16 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     """A page of notes that this process writes to during the test, as rank 3."""
     monkeypatch.setenv(notes.VARIABLE, "")
     before = notes._Own.page, notes._Own.rank
-    yield notes.share(Page.new(), 3)
+    page = notes.share(Page.new(), 3)
+    page.head.timeout = LIMIT
+    yield page
     notes._Own.page, notes._Own.rank = before
     notes._Own.threads = threading.local()
 
 
 def looked(page: Page, seconds: float = 3 * LIMIT) -> FeedrateError | None:
     """Look at the page until the alarm is raised, for so long at most."""
-    alarm, end = Alarm(page, LIMIT), time.monotonic() + seconds
+    alarm, end = Alarm(page), time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(alarm.pause)
         if found := alarm.look():
@@ -104,9 +84,9 @@ def test_calls_that_return_and_calls_that_compute_raise_no_alarm(page):
 def test_an_inner_call_is_named_and_then_the_outer_one_again(page):
     with notes.doing("list", "/mnt/a"):
         with notes.doing("stat", "/mnt/a/f1"):
-            assert [note.text for note in page.notes()] == ["stat of /mnt/a/f1"]
-        assert [note.text for note in page.notes()] == ["list of /mnt/a"]
-    assert [note.text for note in page.notes()] == [""]
+            assert [note.text for note in page.notes()] == [b"stat of /mnt/a/f1"]
+        assert [note.text for note in page.notes()] == [b"list of /mnt/a"]
+    assert [note.text for note in page.notes()] == [b""]
 
 
 def test_another_process_finds_the_page_and_a_stopped_one_is_named(page):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from emulator import notes
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.launch.comm import Comm, Quiet
 from emulator.launch.launched import rank_hint, started_by_mpi
-from emulator.launch.watch import briefly, storage_timeout
+from emulator.launch.watch import briefly
 from emulator.launch.world import on_ranks
 from emulator.plugins.checkpoint import cycle
 from emulator.plugins.checkpoint import files as place
@@ -34,7 +35,7 @@ def run_checkpoint(job: CheckpointJob, ranks: int | None = None, *, force: bool 
         return None if rank_hint() else read_result(job.out)
     if status != SpecError.exit_code:  # a refused run has left nothing
         failed = status == StorageError.exit_code  # then it may hang
-        briefly(lambda: sweep_up(job), 1.0 if failed else storage_timeout(sys.argv[1:]))
+        briefly(lambda: sweep_up(job), 1.0 if failed else notes.timeout())
     raise Quiet(status)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import sys
 import threading
 import time
 from abc import abstractmethod
@@ -12,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Self, TypeVar
 
+from emulator import notes
 from emulator.config.storage import Cache, ObjectURL
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import Owner
-from emulator.launch.watch import storage_timeout
 from emulator.storage.base import HEAD, Appender, Blob, Draft, Store, WriteOptions, missing, wrong_size
 from emulator.storage.counts import ReadCounts, ReadStats, RetryKind
 from emulator.units import show_bytes, show_seconds
@@ -52,7 +51,7 @@ class ObjectStore(Store):
     def __init__(self, place: ObjectURL) -> None:
         self.place = place
         self.stats = ReadStats()
-        self.deadline = storage_timeout(sys.argv[1:])
+        self.deadline = notes.timeout()
         """Seconds after which a request that keeps failing is an error."""
         self.timeout = min(place.timeout, self.deadline)
         """Seconds without an answer after which an attempt fails."""

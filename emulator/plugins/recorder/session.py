@@ -25,7 +25,6 @@ from emulator.launch.child import signals_to
 from emulator.launch.process import die_with_parent, kill_family
 from emulator.launch.scratch import scratch
 from emulator.launch.supervise import FOR_PROGRAMS, end_by, tell_status
-from emulator.launch.watch import storage_timeout
 from emulator.plugins.recorder import strace
 from emulator.plugins.recorder.hook import feedrate_probe as probe
 from emulator.plugins.recorder.watch import Watch
@@ -168,7 +167,7 @@ class Listener:
         Raises StorageError if a file of the job does not answer.
         """
         self._stop.set()
-        timeout = storage_timeout(sys.argv[1:])
+        timeout = notes.timeout()
         self._thread.join(_END_SECONDS + timeout)
         if self._thread.is_alive():
             raise StorageError(
