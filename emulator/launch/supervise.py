@@ -196,10 +196,12 @@ class _Supervisor:
     def _look_at_end(self, now: float) -> None:
         """Set the deadline of a child that has finished its work, or in which something has failed."""
         status = self._page.head.status
-        if self._page.failure() is not None:
-            self._send(signal.SIGTERM)  # it ends its ranks, or flushes its spool
+        if self._page.failure() is not None and self._launcher:
+            self._send(signal.SIGTERM)  # it flushes its spool
             self._send(signal.SIGCONT)
-            self._end_by(now + (TREE_SECONDS if self._launcher else 3 * TREE_SECONDS))
+            self._end_by(now + TREE_SECONDS)
+        elif self._page.failure() is not None:
+            self._end_by(now + 3 * TREE_SECONDS)  # it ends its ranks
         elif self._launcher:
             with suppress(OSError):
                 self._segments = shared_segments(self._child)

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
-import socket
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-import emulator
 from emulator.errors import LaunchError
-from emulator.launch.comm import Comm, agreed
+from emulator.launch.comm import Comm
 from emulator.launch.forked import Work, fork_ranks
 from emulator.launch.launched import started_by_mpi
-from emulator.record.machine import installed
-
-_SAME = ("feedrate", "code")
-"""Facts that must be the same on all hosts: ranks of two versions would wait for different messages."""
 
 
 def world(expected: int | None = None) -> Comm:
@@ -48,53 +37,3 @@ def on_ranks(work: Work, ranks: int | None = None, usual: int | None = None, out
     if number is None or started_by_mpi():
         return work(world(expected=ranks)) or 0
     return fork_ranks(number, work, out)
-
-
-def compared(comm: Comm, library: str) -> str:
-    """Return how the hosts' software differs, as text. Ends all ranks if it must not differ. Collective."""
-    node = comm.node()
-    if node.size == comm.size:
-        return ""
-    facts = comm.gather((socket.gethostname(), _software(library)) if node.rank == 0 else None)
-    return str(comm.bcast(agreed(comm, lambda: differences(dict(filter(None, facts))))))
-
-
-def _software(library: str) -> dict[str, str]:
-    """Return the versions of the software that a rank of this host runs."""
-    code = hashlib.sha256()
-    folder = Path(emulator.__file__).parent
-    for file in sorted(folder.rglob("*.py")):
-        code.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
-    return {
-        "feedrate": emulator.__version__,
-        "code": code.hexdigest()[:12],
-        "Python": platform.python_version(),
-        "NumPy": np.__version__,
-        "torch": installed("torch") or "none",
-        "MPI": library,
-    }
-
-
-def differences(hosts: Mapping[str, Mapping[str, str]]) -> str:
-    """Return how the software of `hosts`, by name, differs, as text; empty if it does not.
-
-    Raises LaunchError if their feedrate differs.
-    """
-    lines = []
-    for fact in next(iter(hosts.values()), {}):
-        by_value: dict[str, list[str]] = {}
-        for host, facts in hosts.items():
-            by_value.setdefault(facts[fact], []).append(host)
-        if len(by_value) == 1:
-            continue
-        groups = sorted(by_value.items(), key=lambda group: -len(group[1]))
-        line = f"{fact} " + ", ".join(f"{value} on {_few(names)}" for value, names in groups)
-        if fact in _SAME:
-            raise LaunchError(f"hosts run different software: {line}", "install the same feedrate on all")
-        lines.append(line)
-    return "; ".join(lines)
-
-
-def _few(hosts: Sequence[str]) -> str:
-    shown = ", ".join(hosts[:3])
-    return shown if len(hosts) <= 3 else f"{shown} and {len(hosts) - 3} more hosts"

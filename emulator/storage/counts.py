@@ -143,7 +143,7 @@ class Tally:
 
     def timed(self, read: Callable[..., int], *arguments: Any, doing: bytes) -> int:
         """Return the bytes that `read(*arguments)`, one request, has read. `doing` is for the watcher."""
-        self.note.write(doing)
+        self.note.slot.text = doing
         self.begin = begin = time.monotonic()
         try:
             size = read(*arguments)

@@ -9,7 +9,7 @@ import pytest
 from emulator.errors import DatasetError, LaunchError
 from emulator.launch.comm import Comm, Quiet, agreed
 from emulator.launch.launched import Claim, claims, rank_hint, started_by_mpi
-from emulator.launch.mpi import library_of, require_family, require_world
+from emulator.launch.mpi import library_of, require_family, require_same, require_world
 
 WHEEL = library_of(
     "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11, repo rev: v5.0.11rc1"
@@ -59,10 +59,10 @@ def test_pairs_that_work_pass(environment, library):
 @pytest.mark.parametrize(
     ("environment", "library", "words"),
     [
-        (OPENMPI_4, MPICH, ("Open MPI's mpirun started this", "MPICH 5.0.2", "feedrate[mpi]")),
+        (OPENMPI_4, MPICH, ("Open MPI's mpirun started 4 ranks", "MPICH 5.0.2", "feedrate[mpi]")),
         (HYDRA_4, WHEEL, ("MPICH's mpiexec", "started 4 ranks", "Open MPI 5.0.11", "MPI4PY_MPIABI=mpich")),
         (HYDRA_4, DEBIAN, ("MPICH's mpiexec", "started 4 ranks", "Open MPI 4.1.4")),
-        ({**SRUN_4, "PMIX_RANK": "1"}, MPICH, ("srun --mpi=pmix", "MPICH 5.0.2", "pmi2")),
+        ({**SRUN_4, "PMIX_RANK": "1"}, MPICH, ("srun started 4 ranks", "MPICH 5.0.2", "pmi2")),
         (SRUN_4, WHEEL, ("srun started 4 ranks", "Open MPI 5.0.11")),
         (SRUN_4, DEBIAN, ("srun started 4 ranks", "Open MPI 4.1.4")),
         ({**SRUN_4, "PMI_RANK": "1", "PMI_SIZE": "4"}, WHEEL, ("srun --mpi=pmi2, started 4 ranks", "5.0.11")),
@@ -118,6 +118,12 @@ def test_an_error_before_the_run_is_said_once_and_ends_quietly(capsys):
         agreed(Comm(), fail)
     assert caught.value.code == 3
     assert capsys.readouterr().err == "feedrate: error: the sample x is not there: check the path\n"
+
+
+def test_another_feedrate_on_one_host_is_refused_with_its_name():
+    require_same({"a": "0.2.0-f38c", "b": "0.2.0-f38c"})
+    with pytest.raises(LaunchError, match="0.2.0-f38c on a, c, 0.1.0-77aa on b"):
+        require_same({"a": "0.2.0-f38c", "b": "0.1.0-77aa", "c": "0.2.0-f38c"})
 
 
 LAUNCHER = """
