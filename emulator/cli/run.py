@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,6 +23,7 @@ from emulator.cli import options
 from emulator.cli.plan import require_memory, show_plan
 from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import Placement, Workload, load_workload
+from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import FeedrateError, Inconclusive, MissingError, SpecError
 from emulator.launch.comm import Comm, agreed
@@ -129,6 +131,9 @@ class Training:
         if not started_by_mpi():
             apart(lambda: _check(job, self.checked(job), schedule(ranks), ranks))
             LOADERS.load(job.loader).get()  # ranks share what is imported before they are forked
+            for name in format_named(job.workload.sample.format).imports:
+                with suppress(ImportError):
+                    import_module(name)
         status = on_ranks(partial(self._work, job, schedule), self.ranks, usual, job.out)
         if status not in (0, Inconclusive.exit_code):
             _say_what_is_kept(job)
@@ -151,6 +156,8 @@ class Training:
 
     def _work(self, job: TrainingJob, schedule: Callable[[int], Schedule], comm: Comm) -> int:
         """Measure on the ranks of `comm`; return the exit status."""
+        if not started_by_mpi():
+            LOADERS.load(job.loader).begin()
         if started_by_mpi():  # else the command has done so before it forked the ranks
             job = comm.bcast(job)  # the default of --out has the time of rank 0
             agreed(comm, lambda: self.checked(job) if comm.rank == 0 else None)

@@ -23,6 +23,12 @@ def _torch() -> Any:
     return TorchLoader
 
 
+def _begin_torch() -> None:
+    from emulator.loader.torch import fork_server
+
+    fork_server()
+
+
 def _direct() -> Any:
     from emulator.loader.direct import DirectLoader
 
@@ -31,6 +37,7 @@ def _direct() -> Any:
 
 TORCH = LoaderPlugin(
     get=_torch,
+    begin=_begin_torch,
     summary="reads with PyTorch's DataLoader and np.load, at their CPU cost",
     tensors=True,
     as_training=True,

@@ -72,6 +72,8 @@ class LoaderPlugin:
     get: Callable[[], Callable[[LoaderSpec, Any, int], Loader]]
     """Imports the loader and returns its class, which takes the workload's LoaderSpec, a reader of
     `loader.reading`, and the seed of random crops."""
+    begin: Callable[[], None] = lambda: None
+    """Called in a forked rank before that has threads, to fork a process of its own."""
     summary: str
     """Its line in `--help`."""
     tensors: bool = False

@@ -11,6 +11,8 @@ import gc
 import math
 import multiprocessing
 import os
+import socket
+import sys
 import threading
 import time
 import warnings
@@ -24,6 +26,7 @@ from typing import Any
 from emulator.config.workload import LoaderSpec
 from emulator.errors import FeedrateError, RankError
 from emulator.files import PREFIX_VARIABLE
+from emulator.launch.process import die_with_parent
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import Reader
 from emulator.loader.worker import (
@@ -73,7 +76,7 @@ class TorchLoader:
         by_workers: dict[str, Any] = {}
         if spec.prefetch:
             try:
-                context = _started_server([type(whole.form).__module__, *whole.form.imports])
+                context = _server([type(whole.form).__module__, *whole.form.imports])
             except (OSError, EOFError):
                 raise _worker_died() from None
             by_workers = {
@@ -183,12 +186,35 @@ def _quiet() -> Iterator[None]:
 
 _NEEDED = (__name__, "numpy.random", "multiprocessing.queues", "multiprocessing.sharedctypes")
 """Modules that every worker needs. A training has imported them before its workers start."""
-_imported: set[str] = set()
-"""Modules that the fork server has been told to import."""
 
 
-def _started_server(imports: Iterable[str]) -> Forkserver:
-    """Start a fork server that has imported what workers need, `imports` too. Raises OSError, EOFError.
+def fork_server() -> None:
+    """Fork this process's server of workers, which then need not import PyTorch again.
+
+    Call it before this process has threads. From Python 3.14 on, a server needs a key, and is started later.
+    """
+    if sys.version_info >= (3, 14):
+        return
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined])
+        listener.listen()
+        alive, alive_here = os.pipe()
+        rank, server = os.getpid(), os.fork()
+        if not server:
+            die_with_parent(rank)
+            os.close(alive_here)
+            try:
+                forkserver.main(listener.fileno(), alive, [])
+            finally:
+                os._exit(0)
+        os.close(alive)
+        state: Any = forkserver._forkserver
+        state._forkserver_address = listener.getsockname()
+        state._forkserver_alive_fd, state._forkserver_pid = alive_here, server
+
+
+def _server(imports: Iterable[str]) -> Forkserver:
+    """Return a fork server that has imported what workers need, `imports` too. Raises OSError, EOFError.
 
     A fork of the rank itself would inherit locks that its threads hold, and some MPI libraries fail after a
     fork.
@@ -196,13 +222,8 @@ def _started_server(imports: Iterable[str]) -> Forkserver:
     _name_semaphores()
     _start_tracker()
     context = Forkserver()
-    wanted = {*_NEEDED, *imports}
-    if not wanted <= _imported:
-        # A process has one server, which may be that of the self-test, with another format. It imports
-        # nothing later on, so each worker would, in the first step of each epoch.
-        getattr(forkserver._forkserver, "_stop", int)()
-        _imported.update(wanted)
-        context.set_forkserver_preload(sorted(_imported))
+    if getattr(forkserver._forkserver, "_forkserver_pid", None) is None:
+        context.set_forkserver_preload([*_NEEDED, *imports])
     # The server starts with its first child. Without this one, its imports would be part of the first step.
     first = context.Process(target=int)
     first.start()
