@@ -182,8 +182,8 @@ def require_same(code_of: Mapping[str, str]) -> None:
 def _initialize(mpi: Any) -> None:
     """Start MPI. A watcher ends this process if other ranks do not come: MPI_Init keeps Python's lock."""
     size = max((claim.size for claim in claims()), default=1)
-    # One second more for each rank per core; rank 0 reports first.
-    more = size / cores() + (2.0 if rank_hint() else 0.0)
+    # 20 s at least, one second more for each rank per core; rank 0 reports first.
+    more = max(0.0, 20.0 - notes.timeout()) + size / cores() + (2.0 if rank_hint() else 0.0)
     prctl = ctypes.CDLL(None).prctl
     # Open MPI polls for the other ranks 10,000 times a second. On two cores, the first of a hundred ranks
     # would take the CPU from the last. Timer slack makes its sleeps longer.

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -21,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import connection, forkserver, process, resource_tracker
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 from emulator.config.workload import LoaderSpec
@@ -196,7 +198,7 @@ def fork_server() -> None:
     if sys.version_info >= (3, 14):
         return
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined])
+        listener.bind(str(Path(tempfile.mkdtemp(prefix="workers-")) / "server"))
         listener.listen()
         alive, alive_here = os.pipe()
         rank, server = os.getpid(), os.fork()
