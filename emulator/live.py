@@ -231,27 +231,27 @@ def speak(
         raise SpecError(f"--live {live!r} is not known", "use auto, lines, json, json:FILE or off")
     _output.json, _output.quiet, _output.verbose = answer_json, quiet, verbose
     stdout = sys.stdout
-    if (answer_json or (kind == "json" and not name)) and _output.answers is None:
+    if (answer_json or live == "json") and _output.answers is None:
         _output.answers = stdout
         sys.stdout = sys.stderr
-    if rank:
+    on_terminal = kind == "auto" and not quiet and rank is None and sys.stderr.isatty()
+    _output.terminal = terminal if on_terminal else None
+    if rank or (quiet and kind != "json"):
         _output.view = View()
-    elif kind == "json" and name:
-        file = Path(name)
-        if file.exists() and (folder := folder_of("dataset", file) or folder_of("result", file)):
-            raise SpecError(
-                f"{file} lies in {folder}, a dataset or a result", "choose another file for --live"
-            )
-        with storage_errors("cannot write --live"):
-            _output.view = Json(file.open("w", encoding="utf-8"), quiet)
     elif kind == "json":
-        _output.view = Json(_output.answers or stdout, quiet)
-    elif kind == "off" or quiet:
-        _output.view = View() if quiet else _Messages()
-    elif kind == "auto" and sys.stderr.isatty() and rank is None:
-        _output.view, _output.terminal = None, terminal
+        _output.view = Json(_progress_file(Path(name)) if name else _output.answers or stdout, quiet)
+    elif kind == "off":
+        _output.view = _Messages()
     else:
-        _output.view = Lines()
+        _output.view = None if on_terminal else Lines()
+
+
+def _progress_file(file: Path) -> TextIO:
+    """Open the file of --live json:FILE. Raises SpecError, StorageError."""
+    if file.exists() and (folder := folder_of("dataset", file) or folder_of("result", file)):
+        raise SpecError(f"{file} lies in {folder}, a dataset or a result", "choose another file for --live")
+    with storage_errors("cannot write --live"):
+        return file.open("w", encoding="utf-8")
 
 
 def in_rank(rank: int, pipe: Connection[Any, Any]) -> None:

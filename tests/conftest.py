@@ -1,5 +1,6 @@
 """Fixtures that tests of several rooms share."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from command import feedrate, warm
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile("same")
+
+# nohup and some runners of CI start the suite with signals ignored that tests send to commands.
+for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, action)
 
 OPT_IN = (
     "long", "multihost", "sharedfs", "slurm", "container", "device", "ceph", "dlio", "mlperf", "faults",
