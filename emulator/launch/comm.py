@@ -151,17 +151,22 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
         except FeedrateError as error:
             _fail(comm, out, str(error), error.exit_code)
         except Stopped as stopped:
-            # The watcher may have recorded the cause. Else a user or another rank may be it.
-            failure = page.failure() if page else None
-            line = f"{stopped}, by a user or because another rank was killed"
-            line, code = failure or (line, RankError.exit_code)
-            if page and comm.keeps_failure:
-                page.fail(line, code)  # so that its watcher does not call it killed
-            if comm.keeps_failure:
-                claim_failure(out, line)
-            _end(comm, code)
+            _stop(comm, out, stopped)
         except Exception as error:  # noqa: BLE001  a bug: no rank may hang
             _fail(comm, out, unexpected(error), RankError.exit_code)
+
+
+def _stop(comm: Comm, out: Path, stopped: Stopped) -> NoReturn:
+    """End this rank after a signal. The watcher may know why; else a user or another rank sent it."""
+    page = notes.page()
+    line, code = f"{stopped}, by a user or because another rank was killed", RankError.exit_code
+    if page and (failure := page.failure()):
+        line, code = failure
+    if comm.keeps_failure:
+        if page:
+            page.fail(line, code)  # so that the watcher does not call it killed
+        claim_failure(out, line)
+    _end(comm, code)
 
 
 @contextmanager

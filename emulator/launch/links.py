@@ -318,14 +318,13 @@ def own_addresses() -> list[str]:
     """
     import psutil  # 15 ms of CPU, which only the first rank of each of several hosts pays
 
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    found = [
-        ip_address(address.address)
-        for name, addresses in psutil.net_if_addrs().items()
-        for address in addresses
-        if name in up and address.family in (socket.AF_INET, socket.AF_INET6) and "%" not in address.address
-    ]
-    usable = [address for address in found if not address.is_link_local]
+    stats, usable = psutil.net_if_stats(), []
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            known = address.family in (socket.AF_INET, socket.AF_INET6) and "%" not in address.address
+            if known and stats[name].isup:
+                usable.append(ip_address(address.address))
+    usable = [address for address in usable if not address.is_link_local]
     return [str(address) for address in usable if not address.is_loopback] or list(map(str, usable))
 
 

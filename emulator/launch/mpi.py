@@ -219,17 +219,20 @@ def library_of(text: str) -> Library:
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
     """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of size 1."""
-    openmpi, pmi = "OMPI_COMM_WORLD_SIZE" in environment, "PMI_SIZE" in environment
-    pmix, slurm = "PMIX_RANK" in environment, "SLURM_PROCID" in environment
-    if library.family == "MPICH":
-        starts = pmi or not (openmpi or (pmix and "pmix" not in library.text.lower()))
-    else:
-        # Open MPI 5 supports only PMIx. An older one may have been built with Slurm's PMI.
-        old = library.version.startswith(("1.", "2.", "3.", "4."))
-        starts = library.family is None or openmpi or pmix or (pmi and old and slurm)
     given = claims(environment)
-    if not starts and any(claim.size > 1 for claim in given):
+    if any(claim.size > 1 for claim in given) and not _starts(library, environment):
         raise _differ(given[-1], library)
+
+
+def _starts(library: Library, environment: Mapping[str, str]) -> bool:
+    openmpi, pmi = "OMPI_COMM_WORLD_SIZE" in environment, "PMI_SIZE" in environment
+    pmix = "PMIX_RANK" in environment
+    if library.family == "MPICH":
+        return pmi or not (openmpi or (pmix and "pmix" not in library.text.lower()))
+    # Open MPI 5 supports only PMIx. An older one may have been built with Slurm's PMI.
+    old = library.version.startswith(("1.", "2.", "3.", "4."))
+    by_slurm = pmi and old and "SLURM_PROCID" in environment
+    return library.family is None or openmpi or pmix or by_slurm
 
 
 def require_world(
