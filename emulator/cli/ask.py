@@ -92,7 +92,7 @@ def ask(
         force=force,
     )
     begin = time.monotonic()
-    LOADERS.load("direct" if find_spec("torch") is None else "torch").get()  # before ranks are forked
+    LOADERS.load(_largest_loader()).get()  # before ranks are forked
     status = on_ranks(partial(_work, question, begin), usual=up_to, out=question.out)
     if rank_hint():
         return
@@ -161,8 +161,13 @@ def workload_named(workload: str, accelerator: str | None) -> str:
     return f"{workload}-{chosen}" if known else workload
 
 
+def _largest_loader() -> str:
+    return "direct" if find_spec("torch") is None else "torch"
+
+
 def _work(question: Question, begin: float, comm: Comm) -> int:
     """Find the answer on rank 0; the other ranks follow it. Returns the exit status."""
+    LOADERS.load(_largest_loader()).begin()
     if comm.rank:
         return follow(comm)
     status = 1

@@ -156,8 +156,7 @@ class Training:
 
     def _work(self, job: TrainingJob, schedule: Callable[[int], Schedule], comm: Comm) -> int:
         """Measure on the ranks of `comm`; return the exit status."""
-        if not started_by_mpi():
-            LOADERS.load(job.loader).begin()
+        LOADERS.load(job.loader).begin()
         if started_by_mpi():  # else the command has done so before it forked the ranks
             job = comm.bcast(job)  # the default of --out has the time of rank 0
             agreed(comm, lambda: self.checked(job) if comm.rank == 0 else None)

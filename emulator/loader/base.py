@@ -73,7 +73,7 @@ class LoaderPlugin:
     """Imports the loader and returns its class, which takes the workload's LoaderSpec, a reader of
     `loader.reading`, and the seed of random crops."""
     begin: Callable[[], None] = lambda: None
-    """Called in a forked rank before that has threads, to fork a process of its own."""
+    """Called in each rank before that has threads of ours, to fork a process of its own."""
     summary: str
     """Its line in `--help`."""
     tensors: bool = False

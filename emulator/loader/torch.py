@@ -28,6 +28,7 @@ from typing import Any
 from emulator.config.workload import LoaderSpec
 from emulator.errors import FeedrateError, RankError
 from emulator.files import PREFIX_VARIABLE
+from emulator.launch.launched import started_by_mpi
 from emulator.launch.process import die_with_parent
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import Reader
@@ -195,7 +196,7 @@ def fork_server() -> None:
 
     Call it before this process has threads. From Python 3.14 on, a server needs a key, and is started later.
     """
-    if sys.version_info >= (3, 14):
+    if sys.version_info >= (3, 14) or started_by_mpi():  # MPI's threads run
         return
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(Path(tempfile.mkdtemp(prefix="workers-")) / "server"))
