@@ -9,7 +9,7 @@ import time
 
 from emulator import notes
 from emulator.launch.launched import rank_hint, started_by_mpi
-from emulator.launch.supervise import supervised, tell_status
+from emulator.launch.supervise import supervised, tell_status, watched
 
 _LAST_WORDS_SECONDS = 2.0
 """Time that other ranks wait after an error: when one ends, their launcher ends all, and rank 0 still has to
@@ -50,7 +50,10 @@ def entry() -> None:
             # Ranks only read: a thread pool for linear algebra would waste memory, and not survive a fork.
             os.environ.setdefault(variable, "1")
     joined = started_by_mpi() and verb not in OF_PROGRAMS
-    supervised(rank_hint() if joined else None, runs_a_program=verb in OF_PROGRAMS)
+    if joined:
+        watched(rank_hint())
+    else:
+        supervised(runs_a_program=verb in OF_PROGRAMS)
     notes.note_file_calls()
     status = 1
     try:

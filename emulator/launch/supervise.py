@@ -50,18 +50,17 @@ FOR_PROGRAMS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", 
 """Signals that a command passes on to the user's program that it runs."""
 
 
-def supervised(rank: int | None = None, *, runs_a_program: bool = False) -> None:
+def supervised(*, runs_a_program: bool = False) -> None:
     """Fork, and return in the child, which does the work. The parent ends when the child ends or hangs.
 
-    The parent passes signals on to the child. When it ends, even by SIGKILL, so does the child. `rank` is
-    this process's number if mpirun or srun started it. `runs_a_program`: signals are for a program that the
-    child runs, so they do not start a deadline.
+    The parent passes signals on to the child. When it ends, even by SIGKILL, so does the child.
+    `runs_a_program`: signals are for a program that the child runs, so they do not start a deadline.
     """
     handled = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     if runs_a_program:
         handled |= {signal.Signals[name] for name in FOR_PROGRAMS}
     handled -= {number for number in handled if signal.getsignal(number) == signal.SIG_IGN}
-    page = notes.share(Page.new(), -1 if rank is None else rank)
+    page = notes.share(Page.new())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
     parent, child = os.getpid(), os.fork()
     if child == 0:
@@ -71,13 +70,7 @@ def supervised(rank: int | None = None, *, runs_a_program: bool = False) -> None
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         notes.mine()
         return
-    if rank is None:
-        who, launcher = "the command", None
-    else:
-        who, launcher = f"rank {rank} on {socket.gethostname()}", _Launcher()
-        die_with_parent(os.getppid(), signal.SIGTERM)
-        set_title("feedrate-watch")
-    _Supervisor(child, handled, page, who, launcher, ends=not runs_a_program).run()
+    _Supervisor(child, handled, page, ends=not runs_a_program).run()
 
 
 def tell_status(status: int) -> None:
@@ -137,26 +130,14 @@ def report(line: str, status: int, *, out: str = "", aloud: bool = False) -> Non
 
 
 class _Supervisor:
-    """The parent of a command, or of a rank that a launcher started."""
+    """The parent of a command."""
 
-    def __init__(
-        self,
-        child: int,
-        handled: set[signal.Signals],
-        page: Page,
-        who: str,
-        launcher: _Launcher | None,
-        *,
-        ends: bool,
-    ) -> None:
-        """`who` names the child in a message; `ends`: a signal asks it to end."""
-        self._child, self._handled, self._page = child, handled, page
-        self._who, self._launcher, self._ends = who, launcher, ends
+    def __init__(self, child: int, handled: set[signal.Signals], page: Page, *, ends: bool) -> None:
+        """`ends`: a signal asks the child to end."""
+        self._child, self._handled, self._page, self._ends = child, handled, page, ends
         self._alarm = Alarm(page)
         self._deadline, self._late = float("inf"), ""
         """When the child must have ended, and what to say if it has not."""
-        self._segments: list[Path] = []
-        """Names of MPICH's shared memory."""
 
     def run(self) -> NoReturn:
         """Wait for the child, or until it cannot be ended; end this process as the child did."""
@@ -172,7 +153,11 @@ class _Supervisor:
             if now >= look:
                 look = now + self._alarm.pause
                 self._raise_alarm(now)
-            self._look_at_end(now)
+            if self._page.failure() is not None:
+                self._end_by(now + 3 * TREE_SECONDS)  # it ends its ranks
+            elif self._page.head.status >= 0:
+                hangs = self._page.head.status == StorageError.exit_code
+                self._end_by(now + (_EXIT_SECONDS if hangs else self._page.head.timeout))
         self._give_up()
 
     def _pass_on(self) -> None:
@@ -180,38 +165,19 @@ class _Supervisor:
         if received is None:
             return
         if received.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
-            self._send(received.si_signo)
+            with suppress(ProcessLookupError):
+                os.kill(self._child, received.si_signo)
         if self._ends:
             seconds = self._page.head.timeout
-            late = f"{self._who} has not ended after a signal for {show_seconds(seconds)}"
+            late = f"the command has not ended after a signal for {show_seconds(seconds)}"
             self._end_by(time.monotonic() + seconds + 3.0, f"{late}: does the storage hang?")
 
     def _raise_alarm(self, now: float) -> None:
         if self._page.failure() is None and (found := self._alarm.look()):
             process, error = found
             report(str(error), error.exit_code)
-            if process == self._child and not self._launcher:  # it will not end by itself
+            if process == self._child:  # it will not end by itself
                 self._deadline = now
-
-    def _look_at_end(self, now: float) -> None:
-        """Set the deadline of a child that has finished its work, or in which something has failed."""
-        status = self._page.head.status
-        if self._page.failure() is not None and self._launcher:
-            self._send(signal.SIGTERM)  # it flushes its spool
-            self._send(signal.SIGCONT)
-            self._end_by(now + TREE_SECONDS)
-        elif self._page.failure() is not None:
-            self._end_by(now + 3 * TREE_SECONDS)  # it ends its ranks
-        elif self._launcher:
-            with suppress(OSError):
-                self._segments = shared_segments(self._child)
-        elif status >= 0:
-            hangs = status == StorageError.exit_code
-            self._end_by(now + (_EXIT_SECONDS if hangs else self._page.head.timeout))
-
-    def _send(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self._child, number)
 
     def _end_by(self, deadline: float, late: str = "") -> None:
         if deadline < self._deadline:
@@ -230,34 +196,21 @@ class _Supervisor:
             family = left_behind(family)
             time.sleep(0.02)
         report_left(family)
-        self._tidy()
+        briefly(partial(remove_dead, wait=True), _EXIT_SECONDS)
         os._exit(failure[1] if failure else StorageError.exit_code if status < 0 else status)
 
     def _exit_as(self, status: int) -> NoReturn:
         """End this process with the child's status or signal."""
         if not os.WIFSIGNALED(status):
-            self._tidy()
             os._exit(os.waitstatus_to_exitcode(status))
+        briefly(partial(remove_dead, wait=True), _EXIT_SECONDS)
         number = os.WTERMSIG(status)
         asked = number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-        over = self._page.head.status >= 0 or self._page.failure() is not None
-        if not (asked or over):
-            name = signal.Signals(number).name
-            line = f"{self._who} was killed by {name}{short_of_memory(number)}"
-            report(line, RankError.exit_code)
-        self._tidy()
-        if asked or over:
+        if asked or self._page.head.status >= 0:
             end_by(number)
+        name = signal.Signals(number).name
+        write_stderr(f"feedrate: error: the command was killed by {name}{short_of_memory(number)}")
         os._exit(128 + number)
-
-    def _tidy(self) -> None:
-        """Remove what a killed child has left, and have a launcher end the other ranks after a failure."""
-        if self._page.head.status < 0:
-            briefly(partial(remove_dead, wait=True), _EXIT_SECONDS)
-            for segment in self._segments:
-                segment.unlink(missing_ok=True)
-        if self._launcher and self._page.failure() is not None:
-            self._launcher.end()
 
 
 def report_left(processes: list[int]) -> None:
@@ -278,30 +231,85 @@ def end_by(number: int) -> None:
         os.kill(os.getpid(), number)
 
 
-class _Launcher:
-    """The launcher of a rank: mpirun, mpiexec or srun.
+def watched(rank: int) -> None:
+    """Fork a process that watches this one, rank `rank` of the user's own launcher, and return.
 
-    Open MPI's mpirun waits 15 minutes for a host that is lost. Then the watcher of a host's first rank kills
-    it. Daemons come last: mpirun ends with status 0 when it loses one of them.
+    The launcher waits for the process that it started, so that one does the work. It ends with the launcher.
     """
+    die_with_parent(os.getppid())
+    page = notes.share(Page.new(), rank)
+    notes.mine()
+    process, end_launcher = os.getpid(), _launcher()
+    if os.fork():
+        return
+    try:
+        os.setsid()  # launchers kill process groups
+        set_title("feedrate-watch")
+        ended = _watch_rank(process, Alarm(page), page)
+        if page.head.status < 0 and page.failure() is None and page.head.out:
+            line = f"rank {rank} on {socket.gethostname()} was killed or crashed (process {process})"
+            report(
+                f"{line}: see the lines of its launcher, or the system log", RankError.exit_code, aloud=True
+            )
+        if page.failure() is not None:
+            end_launcher(ended)
+    finally:
+        os._exit(0)
 
-    def __init__(self) -> None:
-        patience = {"prterun": 2.0, "mpirun": 2.0, "orterun": 2.0, "prted": 5.0, "orted": 5.0}
-        process, found, self._name = os.getppid(), 0, ""
-        while process > 1 and self._name not in (*patience, "slurmstepd"):
-            stat = Path(f"/proc/{process}/stat").read_text()
-            self._name, _, fields = stat.partition(" (")[2].rpartition(") ")
-            found, process = process, int(fields.split()[1])
-        several = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") != os.environ.get("OMPI_COMM_WORLD_SIZE")
-        first = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0"
-        self._patience = patience.get(self._name, 0.0)
-        self._waits = os.pidfd_open(found) if self._patience and several and first else -1
 
-    def end(self) -> None:
-        """Have it end all ranks after a failure, if it would not by itself."""
-        if self._name == "slurmstepd":
+def _watch_rank(rank: int, alarm: Alarm, page: Page) -> bool:
+    """Return True when the rank has ended, False if it cannot be ended after a failure."""
+    ended, look, failed = os.pidfd_open(rank), 0.0, 0.0
+    segments: list[Path] = []
+    while not select.select([ended], [], [], 0.25)[0]:
+        now = time.monotonic()
+        with suppress(OSError):
+            segments = shared_segments(rank)
+        if page.failure() is None and now >= look:
+            look = now + alarm.pause
+            if found := alarm.look():
+                report(str(found[1]), found[1].exit_code)
+        if page.failure() is None:
+            continue
+        failed = failed or now
+        with suppress(ProcessLookupError):
+            if now - failed > TREE_SECONDS:
+                os.kill(rank, signal.SIGKILL)
+            else:
+                os.kill(rank, signal.SIGTERM)
+                os.kill(rank, signal.SIGCONT)
+        if now - failed > TREE_SECONDS + _EXIT_SECONDS:
+            return False
+    if page.head.status < 0:
+        for segment in segments:
+            segment.unlink(missing_ok=True)
+    return True
+
+
+def _launcher() -> Callable[[bool], None]:
+    """Return a function that has the launcher of this rank end all others: mpirun, or srun by scancel.
+
+    Open MPI's mpirun waits 15 minutes for a host that is lost, and forever for a rank that the kernel cannot
+    end. Then the watcher of a host's first rank kills it. Daemons come last: mpirun ends with status 0 when
+    it loses one of them.
+    """
+    patience = {"prterun": 2.0, "mpirun": 2.0, "orterun": 2.0, "prted": 5.0, "orted": 5.0}
+    one_host = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE")
+    first = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0"
+    process, name = os.getppid(), ""
+    while process > 1 and name not in (*patience, "slurmstepd"):
+        name, _, fields = Path(f"/proc/{process}/stat").read_text().partition(" (")[2].rpartition(") ")
+        found, process = process, int(fields.split()[1])
+    launcher = os.pidfd_open(found) if name in patience and first else -1
+
+    def end(rank_has_ended: bool) -> None:
+        if name == "slurmstepd":
             step = ".".join(os.environ.get(f"SLURM_{part}_ID", "") for part in ("JOB", "STEP"))
             with suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run([shutil.which("scancel") or "scancel", step], timeout=10.0, check=False)
-        elif self._waits >= 0 and not select.select([self._waits], [], [], self._patience)[0]:
-            signal.pidfd_send_signal(self._waits, signal.SIGKILL)
+            return
+        needed = launcher >= 0 and not (one_host and rank_has_ended)
+        if needed and not select.select([launcher], [], [], patience[name])[0]:
+            signal.pidfd_send_signal(launcher, signal.SIGKILL)
+
+    return end

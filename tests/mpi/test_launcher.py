@@ -131,8 +131,7 @@ def test_a_stopped_rank_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path, sto
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
     ) as launcher:  # fmt: skip
         assert until(lambda: any((tmp_path / "out" / SPOOL).glob("*.steps")), 120)
-        family = psutil.Process(launcher.pid).children(recursive=True)
-        ranks = [child for child in family if "emulator" in child.cmdline()]
+        ranks = [one for one in psutil.Process(launcher.pid).children() if "emulator" in one.cmdline()]
         numbers = {int(one.environ()["OMPI_COMM_WORLD_RANK"]): one for one in ranks}
         numbers[stopped].suspend()
         _, said = launcher.communicate(timeout=60)

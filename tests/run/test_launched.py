@@ -136,9 +136,9 @@ signal.pause()
 RANK = """
 import os, signal
 from emulator import notes
-from emulator.launch.supervise import supervised
+from emulator.launch.supervise import watched
 os.environ.update({"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
-supervised(0)
+watched(0)
 notes.page().fail("", 6)
 os.kill(os.getpid(), signal.SIGKILL)
 """
