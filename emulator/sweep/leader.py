@@ -64,13 +64,10 @@ class Leader:
         """
         job, manifest = self._job, dataset.manifest
         require_samples(job, manifest, self._schedule.largest)
-        began = time.monotonic()
-        overhead = self_test(job.loader, job.workload)
-        self._manifest, self._pace = manifest, Pace(job, manifest, time.monotonic() - began)
+        self._manifest, self._pace = manifest, Pace(job, manifest)
         self._schedule.cost = self._pace.run
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
         environment = _environment(job, dataset, hosts, memory, world)
-        environment["emulator"] = asdict(overhead)
         self._reading = Reading(
             request_bytes=environment["reads"]["request_bytes"],
             workers=job.workload.loader.workers,

@@ -21,8 +21,7 @@ PRIOR_STEPS = 4
 class Pace:
     """Estimates how long runs take, from the runs so far."""
 
-    def __init__(self, job: TrainingJob, manifest: Manifest, start: float = BETWEEN_SECONDS) -> None:
-        """`start` is how long a loader of the job takes to start, until runs show it."""
+    def __init__(self, job: TrainingJob, manifest: Manifest) -> None:
         self._job = job
         self._manifest = manifest
         workload = job.workload
@@ -30,7 +29,7 @@ class Pace:
         self.sample_bytes = manifest.total / manifest.samples * share
         """Mean bytes read for a sample."""
         self._rate = job.storage.shaped_rate or math.inf
-        self._start, self._between = start, dict[int, float]()
+        self._between = dict[int, float]()
 
     @property
     def limit(self) -> float:
@@ -74,7 +73,7 @@ class Pace:
     def between(self, ranks: int) -> float:
         """Return the seconds of a run of `ranks` outside its steps, in proportion above the largest known."""
         if not self._between:
-            return self._start
+            return BETWEEN_SECONDS
         return _interpolated(ranks, self._between) * max(1.0, ranks / max(self._between))
 
     def took(self, seconds: float, point: Point) -> None:
