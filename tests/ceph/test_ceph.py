@@ -241,7 +241,7 @@ def test_no_pool_no_permission_no_cluster_are_one_clear_line(cluster: Path, tmp_
     elsewhere.write_text(conf.read_text().replace("13310", "13998").replace("16799", "16998"))
     for words, said in (
         (("--pool", "none", "--ceph-conf", conf), "no pool none"),
-        (("--pool", "bench", "--ceph-conf", conf, "--ceph-user", "client.weak"), "rights"),
+        (("--pool", "bench", "--ceph-conf", conf, "--ceph-user", "client.weak"), "allow rwx"),
         (("--pool", "bench", "--ceph-conf", conf, "--ceph-user", "client.nobody"), "--ceph-user"),
         (("--pool", "bench", "--ceph-conf", elsewhere), "monitors"),
     ):

@@ -50,8 +50,8 @@ def open_system(name: str, settings: Sequence[str] = ()) -> tuple[System, RunRes
 def _with_baseline(stated: System, result: RunResult) -> System:
     """Return the system with the highest rates of a baseline's undisturbed corners. Raises SpecError."""
     alone = [corner for corner in result.baseline if corner.beside in ("", "nothing")]
-    reads = [(corner, corner.read) for corner in alone if corner.read_share == 1 and corner.read]
-    writes = [(corner, corner.write) for corner in alone if corner.read_share == 0 and corner.write]
+    reads = [(corner, corner.read) for corner in alone if corner.read and not corner.write]
+    writes = [(corner, corner.write) for corner in alone if corner.write and not corner.read]
     if not reads:
         raise SpecError(f"the baseline {stated.name} measured no reads", "run feedrate baseline")
     rates: dict[int, float] = {}  # the highest by size of a request

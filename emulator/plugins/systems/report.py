@@ -16,9 +16,9 @@ from emulator.units import show_rate
 QUESTION = "How many accelerators can this storage feed, and what do they need?"
 
 
-def plan_of(result: RunResult) -> Plan | None:
-    """Return the plan in a result; None if there is none. Raises SpecError."""
-    return build(Plan, result.details) if result.details else None
+def plan_of(result: RunResult) -> Plan:
+    """Return the plan in a result. Raises SpecError."""
+    return build(Plan, result.details)
 
 
 def plan_result(plan: Plan, command: tuple[str, ...] = ()) -> RunResult:
@@ -32,8 +32,6 @@ def plan_result(plan: Plan, command: tuple[str, ...] = ()) -> RunResult:
 def answer(result: RunResult) -> Answer:
     """Return what is fed and every shortfall, a sentence each."""
     plan = plan_of(result)
-    if plan is None:
-        return Answer(question=QUESTION, sentence="Nothing was planned.")
     shortfalls = [need.shortfall for need in plan.needs if need.shortfall]
     if plan.accelerators and not shortfalls:
         known = any(need.available is not None for need in plan.needs)
@@ -54,7 +52,7 @@ def answer(result: RunResult) -> Answer:
 def setting(result: RunResult) -> str:
     """Say where the limit and its interval are from."""
     plan = plan_of(result)
-    if plan is None or not plan.feeds:
+    if not plan.feeds:
         return "planned by a formula; nothing was read"
     if plan.measured:
         return (
@@ -67,8 +65,6 @@ def setting(result: RunResult) -> str:
 def tables(result: RunResult) -> tuple[Table, ...]:
     """Return a table of what is fed, and one of what is needed."""
     plan = plan_of(result)
-    if plan is None:
-        return ()
     return tuple(table for table in (_fed_table(plan), _need_table(plan)) if table.rows)
 
 
@@ -127,8 +123,7 @@ def _link(rate: float) -> int | None:
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
     """Return utilization against accelerators, from a soft to a hard limit; none if no limit is known."""
-    plan = plan_of(result)
-    drawn = [fed for fed in plan.feeds if fed.knee and math.isfinite(fed.interval[1])] if plan else []
+    drawn = [fed for fed in plan_of(result).feeds if fed.knee and math.isfinite(fed.interval[1])]
     if not drawn:
         return ()
     most = 2 * max(fed.knee or 0 for fed in drawn)
@@ -136,14 +131,9 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
     series = []
     for place, fed in enumerate(drawn):
         low, high = fed.interval
-        soft, hard = low / soft_count(1, fed.au_threshold), high * fed.au_threshold
+        soft, full, hard = low / soft_count(1, fed.au_threshold), fed.fully_fed or 0, high * fed.au_threshold
         band = [
-            (
-                n,
-                100 * soft_utilization(soft, n),
-                100 * min(1, (fed.fully_fed or 0) / n),
-                100 * min(1, hard / n),
-            )
+            (n, 100 * soft_utilization(soft, n), 100 * min(1, full / n), 100 * min(1, hard / n))
             for n in counts
         ]
         series.append(Series(name=fed.workload, colour=colour(place), band=band))
