@@ -18,8 +18,8 @@ from emulator.plugins.mlperf.workload import convert
 
 CHECKOUT = Path(os.environ.get("MLPERF_STORAGE", "."))
 PUBLISHED = {
-    "sample": ("format", "bytes_mean", "bytes_sd", "samples_per_file"),
-    "access": ("pattern", "streams", "shuffle_buffer", "columns", "bytes_read", "chunk_bytes"),
+    "sample": ("format", "bytes_mean", "bytes_sd", "samples_per_file", "bytes_read"),
+    "access": ("pattern", "streams", "shuffle_buffer", "columns", "chunk_bytes"),
     "loader": ("batch_size", "workers", "prefetch"),
     "accelerator": ("step_seconds", "step_batch_size"),
     "training": ("epochs", "au_threshold"),

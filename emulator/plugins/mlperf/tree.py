@@ -169,19 +169,20 @@ def read_run(folder: Path, name: str = "") -> RunFolder:
 
     Raises SpecError, StorageError.
     """
-    with storage_errors("cannot list the folder"):
-        files = sorted(path for path in folder.iterdir() if path.is_file())
     config = next((folder / name for name in _CONFIG_FOLDERS if (folder / name).is_dir()), None)
+    with storage_errors("cannot list the folder"):
+        files = sorted(folder.iterdir())
     if config is not None:
-        files += [config / name for name in _CONFIG_FILES if (config / name).is_file()]
-    documents, unread = _read_all(folder, files)
+        files += [config / name for name in _CONFIG_FILES]
+    documents, unread = _read_all(folder, [path for path in files if path.is_file()])
     metadata: dict[str, Any] = {}
     epochs: dict[str, Mapping[str, Any]] = {}
     for path, value in documents.items():
+        table = as_table(value)
         if _METADATA.fullmatch(path.name):
-            metadata |= as_table(value)
+            metadata |= table
         elif match := _STATS.fullmatch(path.name):
-            epochs[match[1] or ""] = {key: as_table(epoch) for key, epoch in as_table(value).items()}
+            epochs[match[1] or ""] = {key: as_table(epoch) for key, epoch in table.items()}
     same = as_table(documents.get(folder / _SEPARATION)).get("same_filesystem")
     newer = any(epochs) or (config is not None and config.name == CONFIG_FOLDER)
     return RunFolder(
