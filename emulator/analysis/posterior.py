@@ -187,26 +187,16 @@ def _closer(hypotheses: Posterior, scales: Floats, bounds: tuple[float, float]) 
     return np.unique(np.concatenate(grids))
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Scales x shapes, flat, the shape running fastest, and the runs' residuals against each."""
-
-    log_scale: Floats
-    shape: Indices
-    log_prior: Floats
-    off: Singles
-    """ln measured / hypothesis, shape (runs, hypotheses)."""
-    far: Singles
-    """Variance of the discrepancy, of `loose`, and of curves between two scales, of the same shape."""
-
-
 def _weighed(
     log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
 ) -> tuple[Posterior, float]:
-    """The posterior of `scales` and shapes, and its log evidence: the likelihood integrated over ln K."""
-    grid = _grid(log_n, log_y, loose, threshold, scales, which)
-    runs = likelihood(grid.off, grid.far)
-    joint = runs.log + grid.log_prior
+    """The posterior of `scales`, ln K, and the numbered shapes, and its log evidence: the likelihood
+    integrated over ln K."""
+    # Scales x shapes, flat, the shape running fastest.
+    log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
+    log_prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
+    runs = likelihood(*_residuals(log_n, log_y, loose, threshold, scales, which))
+    joint = runs.log + log_prior
     most = float(joint.max())
     joint = np.exp(joint - most)
     total = float(joint.sum())
@@ -215,25 +205,26 @@ def _weighed(
     deviation, drift = joint.sum(axis=1) @ runs.deviations
     share = joint / np.maximum(weight, 1e-300)
     ahead = (share * runs.ahead).sum(axis=0)
-    found = Posterior(
+    hypotheses = Posterior(
         threshold=threshold,
-        log_scale=grid.log_scale,
-        shape=grid.shape,
+        log_scale=log_scale,
+        shape=shape,
         weight=weight,
         ahead=ahead,
         loose=(share * (runs.loose + runs.ahead**2)).sum(axis=0) - ahead**2,
         deviation=float(deviation),
         drift=float(drift),
     )
-    return found, most + math.log(total)
+    return hypotheses, most + math.log(total)
 
 
-def _grid(
+def _residuals(
     log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
-) -> _Grid:
-    """The grid of `scales`, ln K, and of the numbered shapes."""
-    log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
-    prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
+) -> tuple[Singles, Singles]:
+    """ln measured / hypothesis of each run, shape (runs, hypotheses), and its variance besides that of runs.
+
+    The variance is that of the discrepancy, of `loose`, and of curves between two scales.
+    """
     ratio = crossing_ratios(threshold)[which]
     knee = (scales[:, None] + np.where(ratio > LOWEST, ratio, 0.0)).ravel()
     off, far = (np.empty((len(log_n), len(knee)), dtype=np.float32) for _ in range(2))
@@ -245,4 +236,4 @@ def _grid(
         for run in np.flatnonzero(index == i):
             off[run] = log_y[run] - curve
             far[run] = away + loose[run]
-    return _Grid(log_scale, shape, prior, off, far)
+    return off, far
