@@ -172,31 +172,43 @@ def _share_of_one(points: Sequence[Point]) -> float | None:
 
 
 def _sentence(subject: str, name: str, knee: Knee, number: float | None, result: RunResult) -> str:
-    threshold, points = threshold_of(result), result.points
-    demand = f"at {100 * threshold:.3g} % of {'its' if (number or 2) < 2 else 'their'} demand"
-    one_count = len({point.ranks for point in points}) == 1
-    because = f": {_read(points)}" if one_count else ""
+    points = result.points
+    whose = "its" if (number or 2) < 2 else "their"
+    demand = f"at {100 * threshold_of(result):.3g} % of {whose} demand"
     if knee.kind == "knee" and number is not None and knee.interval:
         low, high = (_count(end) for end in knee.interval)
         sure = f"(between {low} and {high}, 95 % sure)"
         return f"{subject} feeds {named(number, name)} {sure} {demand}{_saturation(knee, points)}."
     if number is not None and number < 0.995:
         return f"{subject} feeds {_part_of_one(number, name, points)}."
-    if knee.kind == "beyond" and knee.fed:
-        because = because or ": the largest count that was run"
-    elif knee.kind == "below" and knee.starved:
-        fewest = min(usable(points) or points, key=lambda point: point.ranks)
-        does = "does not feed" if knee.starved == 1 else "feeds fewer than"
-        return f"{subject} {does} {named(knee.starved, name)} {demand}: {_read([fewest])}."
-    elif knee.kind == "at-least":
-        because = _client_limits(points)
-    because = because or ": the runs contradict each other or are too few"
+    if does := _bounded(knee, name):
+        return f"{subject} {does} {demand}: {_because(knee, points)}."
+    place = subject[0].lower() + subject[1:]
+    return f"Whether {place} feeds {named(1, name)} is not known: {_because(knee, points)}."
+
+
+def _bounded(knee: Knee, name: str) -> str:
+    """`feeds at least 3 A100s and fewer than 5`, of counts that were fed and starved; empty without any."""
     if knee.fed:
         fewer = f" and fewer than {knee.starved:,}" if knee.starved and knee.kind != "beyond" else ""
-        return f"{subject} feeds at least {named(knee.fed, name)}{fewer} {demand}{because}."
-    if knee.starved:
-        return f"{subject} feeds fewer than {named(knee.starved, name)} {demand}{because}."
-    return f"Whether {subject[0].lower()}{subject[1:]} feeds {named(1, name)} is not known{because}."
+        return f"feeds at least {named(knee.fed, name)}{fewer}"
+    if not knee.starved:
+        return ""
+    does = "does not feed" if knee.kind == "below" and knee.starved == 1 else "feeds fewer than"
+    return f"{does} {named(knee.starved, name)}"
+
+
+def _because(knee: Knee, points: Sequence[Point]) -> str:
+    """Why no number is known."""
+    if knee.kind == "below" and knee.starved:
+        return _read([min(usable(points) or points, key=lambda point: point.ranks)])
+    if knee.kind == "at-least":
+        return _client_limits(points)
+    if len({point.ranks for point in points}) == 1:
+        return _read(points)
+    if knee.kind == "beyond" and knee.fed:
+        return "the largest count that was run"
+    return "the runs contradict each other or are too few"
 
 
 def _saturation(knee: Knee, points: Sequence[Point]) -> str:
@@ -218,7 +230,7 @@ def _client_limits(points: Sequence[Point]) -> str:
     limited = [point for point in points if limited_by_client(point)]
     counts = ", ".join(map(str, sorted({point.ranks for point in limited})))
     kinds = dict.fromkeys(LIMIT_NAMES[point.bound.kind] for point in limited if point.bound)
-    return f": at {counts} processes the limit was {' and '.join(kinds)}, not the storage"
+    return f"at {counts} processes the limit was {' and '.join(kinds)}, not the storage"
 
 
 def _read(points: Sequence[Point]) -> str:
