@@ -49,18 +49,20 @@ class Pace:
     def step(self, ranks: int, points: Sequence[Point]) -> float:
         """Estimate the seconds of a step of `ranks` ranks from the points so far.
 
-        Interpolates linearly between measured counts. Above the largest one, the time grows with the ranks if
-        that one starved, and is constant otherwise, until the ranks' CPU time fills the cores. Without points
-        it is that of the accelerator, or of the storage if that takes longer.
+        Interpolates linearly between measured counts. Below the smallest one, the time shrinks with the ranks,
+        down to the accelerator's. Above the largest one, it grows with the ranks if that one starved, and is
+        constant otherwise, until the ranks' CPU time fills the cores. Without points it is that of the
+        accelerator, or of the storage if that takes longer.
         """
         known = {point.ranks: point.seconds / point.steps for point in points if point.steps}
+        workload = self._job.workload
         if not known:
-            workload = self._job.workload
             reading = ranks * workload.loader.batch_size * self.sample_bytes / self._rate
             return max(workload.accelerator.step_seconds, reading)
-        largest = max(points, key=lambda point: point.ranks)
+        smallest, largest = min(known), max(points, key=lambda point: point.ranks)
         if ranks <= largest.ranks:
-            return _interpolated(ranks, known)
+            fewer = max(workload.accelerator.step_seconds, known[smallest] * ranks / smallest)
+            return fewer if ranks < smallest else _interpolated(ranks, known)
         more = ranks / largest.ranks
         cores = max(1, sum(host.cores for host in largest.hosts))
         on_cores = sum(host.cpu_seconds for host in largest.hosts) / cores / largest.steps

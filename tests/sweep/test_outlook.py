@@ -51,7 +51,8 @@ def test_more_ranks_are_slower_where_the_storage_or_the_cores_are_used_up(tmp_pa
     (host,) = point(2, 1e9).hosts
     host = replace(host, cores=4, cpu_seconds=8.0)
     fed = replace(point(2, 1e9), x_ideal=1.0, seconds=4.0, steps=8, hosts=(host,))
-    assert known.step(1, [fed]) == known.step(4, [fed]) == pytest.approx(0.5)
+    assert known.step(2, [fed]) == known.step(4, [fed]) == pytest.approx(0.5)
+    assert known.step(1, [fed]) == pytest.approx(0.25) and known.step(1, [replace(fed, seconds=0.5)]) == 0.05
     assert known.step(8, [fed]) == pytest.approx(1.0), "four ranks use all cores"
     assert known.step(4, [replace(fed, x_ideal=0.5)]) == pytest.approx(1.0), "the storage"
 
