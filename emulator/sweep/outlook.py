@@ -49,10 +49,10 @@ class Pace:
     def step(self, ranks: int, points: Sequence[Point]) -> float:
         """Estimate the seconds of a step of `ranks` ranks from the points so far.
 
-        Interpolates linearly between measured counts. Below the smallest one, the time shrinks with the ranks,
-        down to the accelerator's. Above the largest one, it grows with the ranks if that one starved, and is
-        constant otherwise, until the ranks' CPU time fills the cores. Without points it is that of the
-        accelerator, or of the storage if that takes longer.
+        Interpolates linearly between measured counts. Below the smallest one, the time shrinks with the
+        ranks, down to the accelerator's. Above the largest one, it grows with the ranks if that one starved,
+        and is constant otherwise, until the ranks' CPU time fills the cores. Without points it is that of
+        the accelerator, or of the storage if that takes longer.
         """
         known = {point.ranks: point.seconds / point.steps for point in points if point.steps}
         workload = self._job.workload
