@@ -88,7 +88,7 @@ test-browser: $(INSTALLED)
 test-multihost: $(INSTALLED)
 	tests/lab/hosts.sh install
 	test -x .venv-mpich/bin/mpiexec || { $(PYTHON) -m venv .venv-mpich && .venv-mpich/bin/python -m pip install --quiet mpich==5.0.2; }
-	$(BIN)/python -m pytest -m multihost tests/multihost
+	$(BIN)/python -m pytest -m multihost tests/multihost tests/mpi
 
 # As root. Installs MooseFS from Debian; the three hosts mount it.
 test-sharedfs: $(INSTALLED)
