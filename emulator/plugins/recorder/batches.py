@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +71,27 @@ def in_turn(workers: Sequence[Sequence[Made]]) -> list[tuple[int, Made]]:
     return [(worker, made[turn]) for turn in range(rounds) for worker, made in enumerate(workers)]
 
 
-_Call = tuple[int, int, Event]
-"""Number of the batch, of the worker, and the call."""
+class _Call(NamedTuple):
+    """A call of a batch."""
+
+    batch: int
+    worker: int
+    event: Event
+    fixed: bool = False
+    """True if it reads an index."""
+
+
+@dataclass(slots=True)
+class _Visit:
+    """The calls to a file from its open on, or to a sample of it."""
+
+    file: int
+    calls: list[_Call] = field(default_factory=list)
+    place: int = NEXT
+
+    @property
+    def reads(self) -> list[_Call]:
+        return [call for call in self.calls if call.event.op == READ]
 
 
 @dataclass(slots=True)
@@ -89,17 +109,6 @@ class Group:
     @property
     def seen(self) -> set[int]:
         return {visit.file for visit in self.visits}
-
-
-@dataclass(slots=True)
-class _Visit:
-    """The calls to a file from its open on, or to a sample of it."""
-
-    file: int
-    calls: list[_Call] = field(default_factory=list)
-    place: int = NEXT
-    fixed: set[int] = field(default_factory=set)
-    """Calls that read an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +238,7 @@ def _shares(
             offset = max(0, min(begin - int(ends[which]) + file.bytes, file.bytes - share))
             when = made.begin + (made.end - made.begin) * (sample + 1) / (asked + 1)
             event = Event(MAP, 0, file.number, offset, share, when, when)
-            yield _Visit(file.number, [(number, worker, event)], MOVED)
+            yield _Visit(file.number, [_Call(number, worker, event)], MOVED)
 
 
 def visits_of(batches: Sequence[tuple[int, Made]]) -> list[_Visit]:
@@ -242,10 +251,10 @@ def visits_of(batches: Sequence[tuple[int, Made]]) -> list[_Visit]:
     for number, (worker, made) in enumerate(batches):
         for event in made.events:
             visit = current.get((worker, event.file))
-            if visit is None or (event.op == OPEN and visit.calls[-1][0] != number):
+            if visit is None or (event.op == OPEN and visit.calls[-1].batch != number):
                 visit = current[worker, event.file] = _Visit(event.file)
                 found.append(visit)
-            visit.calls.append((number, worker, event))
+            visit.calls.append(_Call(number, worker, event))
     return found
 
 
@@ -253,7 +262,7 @@ def grouped(visits: Sequence[_Visit], files: Sequence[File]) -> list[Group]:
     """Return the groups of files whose names end alike, without those that were opened and not read."""
     groups: dict[bytes, Group] = defaultdict(Group)
     for visit in visits:
-        if any(event.op in (READ, MAP) for _, _, event in visit.calls):
+        if any(call.event.op in (READ, MAP) for call in visit.calls):
             _, _, ending = files[visit.file].path.rpartition(b"/")[2].rpartition(b".")
             groups[ending].visits.append(visit)
     return list(groups.values())
@@ -281,11 +290,6 @@ def files_held(visits: int, distinct: int, per_epoch: float) -> float:
     return low
 
 
-def _reads(visit: _Visit) -> list[tuple[int, Event]]:
-    """Return the reads of a visit, each with the number of its batch."""
-    return [(number, event) for number, _, event in visit.calls if event.op == READ]
-
-
 def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_epoch: float) -> None:
     """Estimate the files of each group, find those with many samples, and divide their visits by sample.
 
@@ -295,20 +299,18 @@ def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_ep
         _count(group, batches, per_epoch)
         if _streamed(group.visits):
             continue
-        hot = _Index(group.visits, files)
-        parts = [part for visit in group.visits for part in _by_sample(visit, hot)]
-        shares = [_bytes_read(part) / files[part.file].bytes for part in parts]
-        divided = Group(visits=parts)
+        index = _Index(group.visits, files)
+        samples = [sample for visit in group.visits for sample in _by_sample(visit, index)]
+        shares = [
+            sum(call.event.bytes for call in sample.reads) / files[sample.file].bytes for sample in samples
+        ]
+        divided = Group(visits=samples, shared=True)
         _count(divided, batches, per_epoch)
-        often = divided.visits_per_epoch / divided.files if per_epoch else len(parts) / len(group.seen)
-        if median(shares) < 0.5 and often >= _SEVERAL:
-            group.visits, group.files, group.shared = parts, divided.files, True
-            for part in parts:
-                part.place = MOVED
-
-
-def _bytes_read(visit: _Visit) -> int:
-    return sum(event.bytes for _, event in _reads(visit))
+        visits_of_file = len(samples) / len(group.seen)
+        if per_epoch:
+            visits_of_file = divided.visits_per_epoch / divided.files
+        if median(shares) < 0.5 and visits_of_file >= _SEVERAL:
+            group.visits, group.files, group.shared = samples, divided.files, True
 
 
 def _count(group: Group, batches: int, per_epoch: float) -> None:
@@ -323,9 +325,10 @@ def _streamed(visits: Sequence[_Visit]) -> bool:
 
 
 def _in_order(visit: _Visit) -> bool:
-    reads = _reads(visit)
-    onward = sum(later.offset >= before.offset for (_, before), (_, later) in pairwise(reads))
-    return visit.calls[0][0] != visit.calls[-1][0] and onward >= 0.9 * (len(reads) - 1)
+    offsets = [call.event.offset for call in visit.reads]
+    onward = sum(later >= before for before, later in pairwise(offsets))
+    goes_on = visit.calls[0].batch != visit.calls[-1].batch
+    return goes_on and onward >= 0.9 * (len(offsets) - 1)
 
 
 class _Index:
@@ -336,13 +339,12 @@ class _Index:
         self._pages: Counter[tuple[int, int]] = Counter()
         self._ends: Counter[tuple[bool, int]] = Counter()
         for visit in visits:
-            # A place counts once a batch.
-            starts = [start for _, start in {(number, event.offset) for number, event in _reads(visit)}]
-            self._pages.update((visit.file, start // BLOCK_BYTES) for start in starts)
-            self._ends.update({end for start in starts for end in self._from_ends(visit.file, start)})
-        self._often = max(4.0, 3 * median(self._pages.values())) if self._pages else 4.0
-        sizes = [event.bytes for visit in visits for _, event in _reads(visit)]
-        self._small = median(sizes) / 4 if sizes else 0.0
+            once_a_batch = {(call.batch, call.event.offset) for call in visit.reads}
+            offsets = [offset for _, offset in once_a_batch]
+            self._pages.update((visit.file, offset // BLOCK_BYTES) for offset in offsets)
+            self._ends.update({end for offset in offsets for end in self._from_ends(visit.file, offset)})
+        self._often = max(4.0, 3 * median([*self._pages.values(), 0]))
+        self._small = median([*(call.event.bytes for visit in visits for call in visit.reads), 0]) / 4
         several = len({visit.file for visit in visits}) > _SEVERAL
         self._most = len(visits) / 5 if several else math.inf
 
@@ -361,25 +363,24 @@ class _Index:
 
 def _by_sample(visit: _Visit, index: _Index) -> Iterator[_Visit]:
     """Divide a visit where it reads another sample, or in another batch. An index belongs to what follows."""
-    part, waiting, low, high = _Visit(visit.file), list[_Call](), 0, 0
+    sample, of_index, low, high = _Visit(visit.file), list[_Call](), 0, 0
     for call in visit.calls:
-        number, _, event = call
+        event = call.event
         if event.op == OPEN or index.has(event):
-            waiting.append(call)
+            of_index.append(call._replace(fixed=True))
             continue
-        near = part.calls and low - _NEAR <= event.offset <= high + _NEAR
-        if not near or part.calls[-1][0] != number:
-            if part.calls:
-                yield part
-            part, low, high = _Visit(visit.file), event.offset, event.offset
-        part.fixed.update(range(len(part.calls), len(part.calls) + len(waiting)))
-        part.calls += [*waiting, call]
-        waiting = []
+        near = low - _NEAR <= event.offset <= high + _NEAR
+        if sample.calls and not (near and sample.calls[-1].batch == call.batch):
+            yield sample
+            sample = _Visit(visit.file)
+        if not sample.calls:
+            low = high = event.offset
+        sample.calls += [*of_index, call]
+        of_index.clear()
         low, high = min(low, event.offset), max(high, event.offset + event.bytes)
-    part.fixed.update(range(len(part.calls), len(part.calls) + len(waiting)))
-    part.calls += waiting
-    if part.calls:
-        yield part
+    sample.calls += of_index
+    if sample.calls:
+        yield sample
 
 
 def place(groups: Sequence[Group], replacement: bool) -> None:
@@ -399,69 +400,70 @@ def rows_of(
     groups: Sequence[Group], files: Sequence[File], batches: Sequence[tuple[int, Made]], cpu_seconds: float
 ) -> NDArray[np.void]:
     """Return the rows of calls.parquet, with `cpu_seconds` of CPU time in the mean batch."""
-    found: list[tuple[int, float, int, int, _Visit | None, Event]] = []
-    for group in groups:
-        for visit in group.visits:
-            for at, (number, worker, event) in enumerate(visit.calls):
-                found.append((number, event.start, at, worker, visit, event))
-    for number, (worker, made) in enumerate(batches):
-        found.append((number, math.inf, 0, worker, None, Event(MADE, 0, -1, 0, 0, made.end, made.end)))
-    found.sort(key=lambda one: one[:3])
-    threads = _threads([(worker, event) for *_, worker, _, event in found if event.op == READ])
+    calls = [(call, visit) for group in groups for visit in group.visits for call in visit.calls]
+    ends = [
+        _Call(number, worker, Event(MADE, 0, -1, 0, 0, made.end, made.end))
+        for number, (worker, made) in enumerate(batches)
+    ]
+    # Batch by batch, each in the order of its calls' starts. Its end comes last.
+    ordered = sorted(
+        [*calls, *((end, None) for end in ends)],
+        key=lambda item: (item[0].batch, item[1] is None, item[0].event.start),
+    )
+    threads = _threads([call for call, _ in ordered])
     several = max(threads.values(), default=0) > 0
-    gaps = _gaps([(number, event) for number, *_, event in found], batches, cpu_seconds, several)
-    numbers: dict[int, int] = {}
+    gaps = _gaps([call for call, _ in ordered], batches, cpu_seconds, several)
+    visits: dict[int, int] = {}
     names: dict[int, int] = {}
-    rows = np.zeros(len(found), CALL)
-    for row, gap, (number, _, at, _, of, event) in zip(rows, gaps, found, strict=True):
-        row["batch"], row["op"], row["cpu_gap_us"] = number, event.op, gap
-        row["visit"] = row["file"] = -1
-        if of is not None:
-            row["visit"] = numbers.setdefault(id(of), len(numbers))
-            row["file"] = names.setdefault(event.file, len(names))
-            row["file_bytes"] = files[event.file].bytes
-            row["thread"] = threads.get(event.thread, 0)
-            row["offset"], row["bytes"] = event.offset, event.bytes
-            row["place"] = FIXED if at in of.fixed else of.place
-    return rows
+    rows = []
+    for (call, visit), gap in zip(ordered, gaps, strict=True):
+        event = call.event
+        if visit is None:
+            rows.append((call.batch, -1, -1, 0, 0, MADE, NEXT, 0, 0, gap))
+            continue
+        number = visits.setdefault(id(visit), len(visits))
+        name = names.setdefault(event.file, len(names))
+        thread, place = threads.get(event.thread, 0), FIXED if call.fixed else visit.place
+        size = files[event.file].bytes
+        rows.append((call.batch, number, name, size, thread, event.op, place, event.offset, event.bytes, gap))
+    return np.array(rows, CALL)
 
 
-def _threads(reads: Sequence[tuple[int, Event]]) -> dict[int, int]:
-    """Return numbers for the threads of each worker that read for a batch; those that seldom do have 0."""
+def _threads(calls: Sequence[_Call]) -> dict[int, int]:
+    """Return numbers for the threads of each worker that read for a batch; those that seldom do have none."""
+    reads: dict[int, Counter[int]] = defaultdict(Counter)
+    for call in calls:
+        if call.event.op == READ:
+            reads[call.worker][call.event.thread] += 1
     numbers: dict[int, int] = {}
-    totals: dict[int, Counter[int]] = defaultdict(Counter)
-    for worker, event in reads:
-        totals[worker][event.thread] += 1
-    for its in totals.values():
-        often = [thread for thread, count in its.items() if 4 * count > max(its.values())]
+    for of_worker in reads.values():
+        most = max(of_worker.values())
+        often = [thread for thread, count in of_worker.items() if 4 * count > most]
         numbers.update(zip(often, range(len(often)), strict=True))
     return numbers
 
 
 def _gaps(
-    calls: Sequence[tuple[int, Event]], batches: Sequence[tuple[int, Made]], cpu_seconds: float, several: bool
-) -> list[float]:
+    calls: Sequence[_Call], batches: Sequence[tuple[int, Made]], cpu_seconds: float, several: bool
+) -> NDArray[np.float64]:
     """Return the CPU time before each call, in microseconds: `cpu_seconds` a batch, as the clock divides it.
 
-    Tracing adds about as much to each gap, which the shortest tenth of them show.
+    Tracing adds about as much to each gap, which the shortest tenth of them show. With `several` threads,
+    the first call of each counts as made at once.
     """
-    ends: dict[int, float] = {}
-    raw = []
-    before = -1
-    for number, event in calls:
-        if number != before:
-            ends, before = {}, number
-        since = ends.get(event.thread)
-        if since is None:
-            since = event.start if several and event.op != MADE else batches[number][1].begin
+    ends: dict[int, float] = {}  # of the latest call of each thread for the batch
+    seconds, batch = [], -1
+    for number, _, event, _ in calls:
+        if number != batch:
+            ends, batch = {}, number
+        begin = batches[number][1].begin
         if event.op == MADE:
-            since = max([since, *ends.values()])
-        raw.append(max(0.0, event.start - since))
+            since = max([begin, *ends.values()])
+        else:
+            since = ends.get(event.thread, event.start if several else begin)
+        seconds.append(max(0.0, event.start - since))
         ends[event.thread] = event.end
-    gaps = np.array(raw)
-    gaps = np.maximum(0, gaps - np.quantile(gaps, 0.1)) if len(gaps) else gaps
-    total = gaps.sum()
-    if not total:
-        return [0.0] * len(gaps)
-    scaled: list[float] = (gaps * (1e6 * cpu_seconds * len(batches) / total)).tolist()
+    gaps = np.array(seconds)
+    gaps = np.maximum(0, gaps - np.quantile(gaps, 0.1))
+    scaled: NDArray[np.float64] = gaps * (1e6 * cpu_seconds * len(batches) / max(gaps.sum(), 1e-9))
     return scaled

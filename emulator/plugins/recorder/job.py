@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,15 +27,9 @@ from emulator.record.machine import describe_machine, mount_of, utc_now
 from emulator.record.out import require_apart
 from emulator.record.rows import write_rows
 
-RECORD, PROFILE, CALLS, WORKLOAD, RECIPE = (
-    "record.json",
-    "profile.parquet",
-    "calls.parquet",
-    "workload.toml",
-    "recipe.toml",
-)
+RECORD, PROFILE, CALLS = "record.json", "profile.parquet", "calls.parquet"
+WORKLOAD, RECIPE = "workload.toml", "recipe.toml"
 _HEAD = "# Recorded by feedrate; record.json in this folder has the evidence.\n"
-_OURS = re.compile("|".join(map(re.escape, (RECORD, PROFILE, CALLS, WORKLOAD, RECIPE))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,29 +52,25 @@ def prepare(folder: Path, force: bool) -> None:
         raise SpecError(
             "each rank has a recorder of its own", "record the launcher: feedrate record ... -- mpirun ..."
         )
-    if folder.exists() and not folder.is_dir():
-        raise SpecError(f"{folder} is not a folder", "choose another --out")
     require_apart(folder)
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        names = {entry.name for entry in folder.iterdir()}
-    with storage_errors("cannot look into the folder"):
-        foreign = _others(folder, names)
-    if foreign or (names and not force):
-        what = f"has {foreign[0]!r}, which is no recording" if foreign else "exists already"
-        raise SpecError(f"{folder} {what}", "choose another --out" + ("" if foreign else ", or add --force"))
+        names = sorted(entry.name for entry in folder.iterdir())
+    if not names:
+        return
+    # A kill or a power cut may have left the temporary file of one of ours.
+    ours = {name for name in names if (written_by(name) or (name,))[0] in _OURS}
+    if ours < set(names) or not _is_recording(folder):
+        foreign = next((name for name in names if name not in ours), names[0])
+        raise SpecError(f"{folder} has {foreign!r}, which is no recording", "choose another --out")
+    if not force:
+        raise SpecError(f"{folder} exists already", "choose another --out, or add --force")
     with storage_errors("cannot clear the folder"):
         for name in names:
-            path = folder / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            (folder / name).unlink()
 
 
-def _others(folder: Path, names: Iterable[str]) -> list[str]:
-    """Return the names in the folder that may not be feedrate's: all, without a record. Raises OSError."""
-    # A kill or a power cut may have left the temporary file of one of ours.
-    foreign = sorted(name for name in names if not _OURS.fullmatch((written_by(name) or (name,))[0]))
-    made = sorted(name for name in names if not written_by(name))
-    return foreign if foreign or not made or _is_recording(folder) else made
+_OURS = (RECORD, PROFILE, CALLS, WORKLOAD, RECIPE)
 
 
 def _is_recording(folder: Path) -> bool:

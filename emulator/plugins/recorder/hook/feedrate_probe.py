@@ -330,39 +330,19 @@ def _border(loader: int, ends: bool) -> None:
 
 
 def _samples(iterator: Any, batch: Any) -> int:
-    """Return the samples of a batch: the indices that it was asked by; 0 if unknown.
+    """Return the samples of a batch: the indices that it was asked by.
 
-    What a collate function makes of samples, such as the nodes of all graphs in one tensor, has no dimension
-    for them. An iterable dataset is asked by a number of samples, of which it may return fewer. An item of a
-    dataset that is asked by one index is a batch if its parts have the same length, like columns.
+    An item of a dataset that makes its batches is one if its parts have the same length, like columns.
     """
     asked = iterator._feedrate_sizes.popleft() if iterator._feedrate_sizes else 0
-    if asked and not _is_iterable(iterator):
+    if asked:
         return int(asked)
-    if iterator._auto_collation:
-        return min(_first_dimension(batch, 4) or asked, asked or sys.maxsize)
     parts = list(batch.values()) if isinstance(batch, dict) else batch
-    if not isinstance(parts, (list, tuple)):
+    if not isinstance(parts, (list, tuple)) or len(parts) < 2:
         return 1
-    lengths = {_first_dimension(part, 0) for part in parts}
-    return lengths.pop() or 1 if len(parts) > 1 and len(lengths) == 1 else 1
-
-
-def _is_iterable(iterator: Any) -> bool:
-    return getattr(iterator, "_dataset_kind", 0) == 1
-
-
-def _first_dimension(value: Any, depth: int) -> int:
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 0
-    if depth and isinstance(value, dict):
-        value = list(value.values())
-    if depth and isinstance(value, (list, tuple)) and value:
-        if isinstance(value[0], (str, bytes, int, float)):
-            return len(value)
-        return _first_dimension(value[0], depth - 1)
-    return 0
+    shapes: list[Any] = [getattr(part, "shape", ()) for part in parts]
+    lengths = {int(shape[0]) if len(shape) else 0 for shape in shapes}
+    return lengths.pop() or 1 if len(lengths) == 1 else 1
 
 
 def _asked_of(loader: Any) -> tuple[Any, Any]:
@@ -388,10 +368,9 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
     if not size and iterator._feedrate_sizes:
         size = iterator._feedrate_sizes[0]
     length = 0
-    if not _is_iterable(iterator):
+    if getattr(iterator, "_dataset_kind", 0) != 1:  # not an iterable dataset
         with contextlib.suppress(Exception):  # it may have no length
             length = len(loader.dataset)
-    pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
     facts = {
         "batch_size": size if isinstance(size, int) else 0,
         "workers": int(iterator._num_workers),
@@ -402,6 +381,7 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
         "auto_collation": bool(iterator._auto_collation),
         "pinned": bool(getattr(iterator, "_pin_memory", False)),
     }
+    pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
     more = {"rank": _rank(), "f": facts}
     for start in range(0, max(1, len(pids)), 256):
         events.facts(k="l", p=os.getpid(), l=number, w=pids[start : start + 256], **more)
