@@ -156,7 +156,7 @@ def measure(job: Job, turns: int, only: list[str]) -> None:
         told |= {"flags": sorted(flags), "refused": refused, "load": os.getloadavg()[0]}
         if not refused and (checked := load_workload(str(job.out / "workload.toml")).job.replay):
             told["check"] = round(checked.difference, 4)
-            told["trusted"] = checked.trusted
+            told["trusted"] = not checked.distrusted
         print(json.dumps(told), flush=True)
 
 

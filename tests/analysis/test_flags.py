@@ -137,7 +137,7 @@ def test_a_replay_is_faster_than_a_job_that_has_not_the_cores_for_it():
 def test_a_recording_whose_replay_differs_from_its_job_is_flagged():
     plain = load_workload("unet3d-tiny")
     same = ReplaySpec(samples_per_second=100, waited=0, replay_samples_per_second=104, replay_waited=0)
-    slower = replace(same, replay_samples_per_second=80, why="decoding")
+    slower = replace(same, differences={"rate": 0.2}, why="decoding")
     assert unlike_job(plain) is unlike_job(replace(plain, job=JobSpec(replay=same))) is None
     for job, said in (
         (JobSpec(replay=slower), "differ by 20% in rate: decoding"),

@@ -9,6 +9,7 @@ import pytest
 
 from emulator.analysis.flags import unlike_job
 from emulator.config.workload import JobSpec, ReplaySpec, load_workload
+from emulator.plugins.recorder.check import apart
 from emulator.plugins.recorder.replay import _pace
 from emulator.record.steps import STEP
 
@@ -25,36 +26,29 @@ def test_a_replay_that_runs_ahead_is_as_fast_as_its_accelerator():
     assert found is not None and found.seconds == pytest.approx(0.025)
 
 
-STORED = {"stored_bytes": 2e6, "replay_stored_bytes": 2e6}
-
-
-def rates(**found: float) -> ReplaySpec:
-    same = {"samples_per_second": 100, "replay_samples_per_second": 100, "waited": 0.1, "replay_waited": 0.1}
-    return ReplaySpec(**{**same, **found})  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
-    ("found", "what"),
+    ("differences", "what"),
     [
         ({}, ""),
-        ({"replay_samples_per_second": 96}, ""),
-        ({"replay_samples_per_second": 106}, "rate"),
-        ({"replay_samples_per_second": 94}, "rate"),
-        ({"bytes": 80e3, "replay_bytes": 100e3}, "bytes of a batch"),
-        ({"bytes": 100e3, "replay_bytes": 80e3}, "bytes of a batch"),
-        ({"bytes": 100e3, "replay_bytes": 95e3}, ""),
-        ({"stored_bytes": 2e6, "replay_stored_bytes": 1.8e6}, "bytes from storage"),
-        ({**STORED, "request_bytes": 21e3, "replay_request_bytes": 28e3}, "requests"),
-        ({**STORED, "request_bytes": 35e3, "replay_request_bytes": 38e3}, ""),
-        ({"in_flight": 8, "replay_in_flight": 1.1}, "requests in flight"),
-        ({"in_flight": 2, "replay_in_flight": 1.1}, ""),
-        ({"hidden": 0.04}, ""),
-        ({"hidden": 0.79}, "waits within the step time"),
+        ({"rate": 0.04, "bytes of a batch": 0.09, "requests": 0.15, "requests in flight": 0.9}, ""),
+        ({"rate": 0.06}, "rate"),
+        ({"bytes of a batch": 0.25}, "bytes of a batch"),
+        ({"bytes from storage": 0.11}, "bytes from storage"),
+        ({"requests": 0.33}, "requests"),
+        ({"requests in flight": 6.0}, "requests in flight"),
+        ({"waits within the step time": 0.79}, "waits within the step time"),
     ],
-)  # fmt: skip
-def test_what_a_replay_does_otherwise_than_its_job_is_not_trusted(found, what):
-    """In both directions, however fast it is."""
-    compared = rates(**found)
+)
+def test_what_a_replay_does_otherwise_than_its_job_is_not_trusted(differences, what):
+    compared = ReplaySpec(
+        samples_per_second=100, replay_samples_per_second=100, waited=0.1, replay_waited=0.1,
+        differences=differences, why="decoding",
+    )  # fmt: skip
     flag = unlike_job(replace(load_workload("unet3d-tiny"), job=JobSpec(replay=compared)))
-    assert compared.trusted == (not what) == (flag is None)
-    assert flag is None or what in flag.sentence
+    assert compared.distrusted == what and (flag is None) == (not what)
+    assert flag is None or f"in {what}: decoding" in flag.sentence
+
+
+def test_differences_count_in_both_directions():
+    assert apart(80e3, 100e3) == apart(100e3, 80e3) == pytest.approx(0.25)
+    assert apart(0, 0) == 0 and apart(0, 1) == np.inf

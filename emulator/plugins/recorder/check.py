@@ -46,9 +46,6 @@ def _rates(written: Written, described: Described, watch: Watch) -> ReplaySpec:
     made = replay(described, ranks, watch.paths(loader.settings), steps, cold)
     # Of a part of the files, the page cache soon has many that are read again.
     stored = cold and not _reads_any_file(described)
-    observation = written.observation
-    counted = stored and observation.request_bytes and made.request_bytes
-    bound = described.workload.accelerator.provenance == "bound"
     # A sample of the replay may be a part of the job's.
     samples = ranks * (job.samples or loader.settings.batch_size or 1)
     rates = ReplaySpec(
@@ -56,17 +53,43 @@ def _rates(written: Written, described: Described, watch: Watch) -> ReplaySpec:
         waited=job.waited,
         replay_samples_per_second=samples / made.pace.seconds,
         replay_waited=made.pace.waited,
-        bytes=None if described.recorded.mapped else loader.batch_call_bytes,
-        replay_bytes=described.recorded.batch_bytes,
-        stored_bytes=_stored_bytes(loader, len(made.rows)) if stored else None,
-        replay_stored_bytes=made.storage_bytes if stored else None,
-        request_bytes=observation.request_bytes if counted else None,
-        replay_request_bytes=made.request_bytes if counted else None,
-        in_flight=observation.in_flight if counted else None,
-        replay_in_flight=made.in_flight if counted else None,
-        hidden=max(0.0, job.waited - made.pace.waited) if bound else 0.0,
+        from_storage=stored,
+        differences=_differences(written, described, loader, made, stored),
     )
-    return rates if rates.trusted else replace(rates, why="; ".join(_reasons(written, described, made)))
+    return replace(rates, why="; ".join(_reasons(written, described, made))) if rates.distrusted else rates
+
+
+def _differences(
+    written: Written, described: Described, loader: Loader, made: Replay, stored: bool
+) -> dict[str, float]:
+    """Return the known differences by name; `stored`: bytes and requests from storage are comparable."""
+    observation, recorded, job = written.observation, described.recorded, written.pace
+    assert job is not None
+    pairs = {}
+    if loader.batch_call_bytes is not None and not recorded.mapped:
+        pairs["bytes of a batch"] = loader.batch_call_bytes, recorded.batch_bytes
+    if stored:
+        job_bytes = _stored_bytes(loader, len(made.rows))
+        pairs["bytes from storage"] = job_bytes, made.storage_bytes
+        if observation.request_bytes and made.request_bytes:
+            job_requests = job_bytes / observation.request_bytes
+            pairs["requests"] = job_requests, made.storage_bytes / made.request_bytes
+            if observation.in_flight and made.in_flight:
+                pairs["requests in flight"] = observation.in_flight, made.in_flight
+    differences = {name: apart(*pair) for name, pair in pairs.items()}
+    differences["rate"] = abs(job.seconds / made.pace.seconds - 1)
+    if described.workload.accelerator.provenance == "bound":
+        # The job waited for data where its replay computes.
+        differences["waits within the step time"] = max(0.0, job.waited - made.pace.waited)
+    return differences
+
+
+def apart(one: float, other: float) -> float:
+    """Return how much the larger one is above the other, relative to it."""
+    smaller, larger = sorted((one, other))
+    if smaller > 0:
+        return larger / smaller - 1
+    return math.inf if larger else 0.0
 
 
 def _comparable(written: Written) -> tuple[Loader, Pace, int]:

@@ -138,7 +138,7 @@ def _trusted(workload: Workload) -> str:
     job = workload.job.replay
     if job is None:
         return f"not checked: {workload.job.unchecked or '--no-check'}"
-    where = "with the data in memory" if job.stored_bytes is None else "with its requests to storage"
+    where = "with its requests to storage" if job.from_storage else "with the data in memory"
     flag = unlike_job(workload)
     trusted = flag.sentence if flag else f"trusted: as fast as the job {where}"
     return (
