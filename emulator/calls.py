@@ -38,8 +38,8 @@ CALL = np.dtype(
 )
 """A row of calls.parquet."""
 
-OPEN, READ, ADVISE, MAP, MAP_RANDOM, END = range(6)
-"""What is called. MAP reads pages of a map, MAP_RANDOM of one with MADV_RANDOM; END: the batch is made."""
+OPEN, READ, ADVISE, MAP, END = range(5)
+"""What is called. MAP reads pages of a map; END: the batch is made."""
 NEXT, ANY, MOVED, DRAWN, FIXED = range(5)
 """Where a visit goes. NEXT: the next file of the epoch's order; ANY: any file. In a file of many samples,
 MOVED: a sample that no other visit of the epoch gets; DRAWN: any place; FIXED: the same place (an index)."""
@@ -100,7 +100,7 @@ class Calls:
 
     def bytes_of(self) -> NDArray[np.int64]:
         """Return the bytes that each batch reads."""
-        reads = self.rows[np.isin(self.rows["op"], (READ, MAP, MAP_RANDOM))]
+        reads = self.rows[np.isin(self.rows["op"], (READ, MAP))]
         return np.bincount(reads["batch"], reads["bytes"], self.batches).astype(np.int64)
 
     def batch(self, number: int) -> NDArray[np.void]:

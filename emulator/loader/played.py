@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from emulator.calls import ADVISE, DRAWN, END, FIXED, MAP_RANDOM, MOVED, OPEN, READ, Calls, Drawn, Placed
+from emulator.calls import ADVISE, DRAWN, END, FIXED, MOVED, OPEN, READ, Calls, Drawn, Placed
 from emulator.dataset.manifest import Manifest
 from emulator.errors import StorageError
 from emulator.files import Closing
@@ -165,7 +165,7 @@ def _make(call: _Call, visit: Placed, blob: Blob, buffer: memoryview) -> int:
     if call.op == READ:
         done = blob.read_into(begin, buffer, end - begin)
     else:
-        done = blob.read_mapped(begin, buffer, end - begin, random=call.op == MAP_RANDOM)
+        done = blob.read_mapped(begin, buffer, end - begin)
     if done < end - begin:
         raise StorageError(f"{blob.name} ends at byte {begin + done}", "run feedrate verify on the dataset")
     return done

@@ -50,8 +50,8 @@ class Blob(Closing, ABC):
         asked = len(buffer) if length is None else length
         return self._stats.mine().timed(self.fill, offset, buffer, asked, doing=self._doing)
 
-    def read_mapped(self, offset: int, buffer: memoryview, length: int, *, random: bool) -> int:
-        """Read through a map of the file, with MADV_RANDOM if `random`; otherwise as read_into."""
+    def read_mapped(self, offset: int, buffer: memoryview, length: int) -> int:
+        """Read through a map of the file; otherwise as read_into."""
         return self.read_into(offset, buffer, length)
 
     def advise(self, offset: int, length: int) -> None:

@@ -168,9 +168,9 @@ class PosixBlob(Blob):
             error.filename = self.name
             raise storage_error(error, "cannot read") from None
 
-    def read_mapped(self, offset: int, buffer: memoryview, length: int, *, random: bool) -> int:
+    def read_mapped(self, offset: int, buffer: memoryview, length: int) -> int:
         if self._map is None:
-            self._map = _Map(self._fd, self.size, random)
+            self._map = _Map(self._fd, self.size)
         return self._stats.mine().timed(self._map.copy, offset, buffer, length, doing=self._doing)
 
     def advise(self, offset: int, length: int) -> None:
@@ -187,11 +187,8 @@ class PosixBlob(Blob):
 class _Map:
     """A mapped file, whose pages the kernel faults in."""
 
-    def __init__(self, fd: int, size: int, random: bool) -> None:
-        mapped = mmap.mmap(fd, size, prot=mmap.PROT_READ)
-        if random:
-            mapped.madvise(mmap.MADV_RANDOM)
-        self._bytes = np.frombuffer(mapped, np.uint8)
+    def __init__(self, fd: int, size: int) -> None:
+        self._bytes = np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), np.uint8)
         self._address = self._bytes.ctypes.data
 
     def copy(self, begin: int, buffer: memoryview, length: int) -> int:

@@ -238,7 +238,7 @@ def test_ranks_of_torchrun_are_one_recording(tmp_path):
     done = feedrate("record", "--out", tmp_path / "torchrun", "--", *launched)
     assert done.status == 0, done.err
     seen = json.loads((tmp_path / "torchrun" / "record.json").read_text())
-    assert sorted(loader["rank"] for loader in seen["loaders"]) == [0, 1]
+    assert [loader["ranks"] for loader in seen["loaders"]] == [2]
     assert 60 <= load_recipe(str(tmp_path / "torchrun" / "recipe.toml")).files <= 64
     assert load_workload(str(tmp_path / "torchrun" / "workload.toml")).training.sync == "step"
 

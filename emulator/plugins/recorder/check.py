@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from emulator.calls import ANY
 from emulator.config.workload import ReplaySpec
 from emulator.errors import FeedrateError, SpecError
-from emulator.plugins.recorder.describe import Described, main_loader, main_loaders, step_words
+from emulator.plugins.recorder.describe import Described, main_loader, step_words
 from emulator.plugins.recorder.job import Written, put
 from emulator.plugins.recorder.observation import Loader
 from emulator.plugins.recorder.replay import Replay, replay
@@ -39,15 +39,15 @@ def check(written: Written, watch: Watch) -> Written:
 
 def _rates(written: Written, described: Described, watch: Watch) -> ReplaySpec:
     """Return the rates. Raises SpecError if they cannot be compared, FeedrateError if the replay fails."""
-    loader, job, ranks = _comparable(written)
+    loader, job = _comparable(written)
     cold = _cold(loader, described)
     # Not more than the job's: the more samples have been read, the more does the page cache have.
-    steps = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // ranks)
-    made = replay(described, ranks, watch.paths(loader.settings), steps, cold)
+    steps = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // loader.ranks)
+    made = replay(described, loader.ranks, watch.paths(loader.settings), steps, cold)
     # Of a part of the files, the page cache soon has many that are read again.
     stored = cold and not _reads_any_file(described)
     # A sample of the replay may be a part of the job's.
-    samples = ranks * (job.samples or loader.settings.batch_size or 1)
+    samples = loader.ranks * (job.samples or loader.settings.batch_size or 1)
     rates = ReplaySpec(
         samples_per_second=samples / job.seconds,
         waited=job.waited,
@@ -92,10 +92,10 @@ def apart(one: float, other: float) -> float:
     return math.inf if larger else 0.0
 
 
-def _comparable(written: Written) -> tuple[Loader, Pace, int]:
-    """Return the main loader, the job's pace and its ranks. Raises SpecError if no replay is like the job."""
+def _comparable(written: Written) -> tuple[Loader, Pace]:
+    """Return the main loader and the job's pace. Raises SpecError if no replay is like the job."""
     observation, pace = written.observation, written.pace
-    loader, ranks = main_loader(observation), len(main_loaders(observation))
+    loader = main_loader(observation)
     if pace is None or loader is None:
         raise SpecError("too few steps of the job are comparable with a replay", "record more steps")
     if find_spec("torch") is None:
@@ -103,7 +103,7 @@ def _comparable(written: Written) -> tuple[Loader, Pace, int]:
     steps_of_others = sum(other.steps for other in observation.loaders if other.settings != loader.settings)
     if 2 * steps_of_others > loader.steps:
         raise SpecError("the job also takes batches of another DataLoader, which the replay does not read")
-    return loader, pace, ranks
+    return loader, pace
 
 
 def _reads_any_file(described: Described) -> bool:

@@ -14,7 +14,7 @@ from emulator import live
 from emulator.analysis.flags import unlike_job
 from emulator.config.workload import Workload
 from emulator.errors import FeedrateError
-from emulator.plugins.recorder.describe import main_loader, main_loaders, step_words
+from emulator.plugins.recorder.describe import main_loader, step_words
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader
 from emulator.plugins.recorder.record import record_job, will_be_checked
@@ -153,7 +153,7 @@ def evidence(written: Written) -> list[str]:
     lines = [f"feedrate record: {written.folder}", f"  data: on {observation.mount}"]
     main = main_loader(observation)
     if main is not None:
-        lines.append(_loader_line(main, len(main_loaders(observation))))
+        lines.append(_loader_line(main))
         others = [loader for loader in observation.loaders if loader.settings != main.settings]
         for loader in others[:10]:
             size = show_bytes(loader.reads.bytes)
@@ -174,11 +174,11 @@ def evidence(written: Written) -> list[str]:
     return lines
 
 
-def _loader_line(loader: Loader, ranks: int) -> str:
+def _loader_line(loader: Loader) -> str:
     settings, reads = loader.settings, loader.reads
     return (
         f"  DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, "
-        f"{settings.dataset_length or 'an unknown number of'} samples; {loader.steps} steps of {ranks} "
-        f"processes, reads of the first {loader.read_steps}: {reads.files} files, "
+        f"{settings.dataset_length or 'an unknown number of'} samples; {loader.steps} steps of "
+        f"{loader.ranks} processes, reads of the first {loader.read_steps}: {reads.files} files, "
         f"{show_bytes(reads.bytes)} in {reads.requests} reads"
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import pstdev
 
 from emulator.calls import OPEN
 from emulator.config.recipe import Recipe, SizeSpec
@@ -21,7 +20,7 @@ from emulator.config.workload import (
 from emulator.dataset.like import recipe_like, recipe_of_sizes
 from emulator.errors import SpecError
 from emulator.plugins.recorder.batches import Recorded, recorded
-from emulator.plugins.recorder.observation import Loader, Observation, Reads, Settings
+from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.steps import FEW, StepTime
 from emulator.plugins.recorder.watch import Watch
 from emulator.units import show_bytes, show_seconds
@@ -41,38 +40,9 @@ class Described:
     """Sentences on the reads, and on differences between the job and a replay."""
 
 
-def main_loaders(observation: Observation) -> Sequence[Loader]:
-    """Return the loader that read most bytes, once per rank that has it; empty without loaders."""
-    groups: dict[Settings, list[Loader]] = {}
-    for loader in observation.loaders:
-        groups.setdefault(loader.settings, []).append(loader)
-    return max(groups.values(), key=lambda ranks: sum(rank.weight for rank in ranks), default=[])
-
-
 def main_loader(observation: Observation) -> Loader | None:
-    """Return the loader that read most bytes, merged over its ranks; None without loaders."""
-    ranks = main_loaders(observation)
-    if not ranks:
-        return None
-    reads = [rank.reads for rank in ranks]
-    return replace(
-        ranks[0],
-        epochs=max(rank.epochs for rank in ranks),
-        steps=sum(rank.steps for rank in ranks),
-        read_steps=sum(rank.read_steps for rank in ranks),
-        step_cpu_seconds=fmean(rank.step_cpu_seconds for rank in ranks),
-        batch_cpu_seconds=fmean(rank.batch_cpu_seconds for rank in ranks),
-        batch_call_bytes=_mean([rank.batch_call_bytes for rank in ranks]),
-        batch_storage_bytes=_mean([rank.batch_storage_bytes for rank in ranks]),
-        first_storage_bytes=_mean([rank.first_storage_bytes for rank in ranks]),
-        # A file that two ranks read counts twice.
-        reads=Reads(**{name.name: sum(getattr(part, name.name) for part in reads) for name in fields(Reads)}),
-    )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    """Return the loader that read most bytes; None without loaders."""
+    return max(observation.loaders, key=lambda loader: loader.weight, default=None)
 
 
 def describe(observation: Observation, watch: Watch, name: str, data: Path | None = None) -> Described:
@@ -82,10 +52,9 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
     """
     loader, step = _evidence(observation)
     settings = loader.settings
-    ranks = watch.batches(settings)
     asked = settings.batch_size or 1
     made = recorded(
-        ranks,
+        watch.batches(settings),
         watch.log.files,
         asked=asked,
         length=settings.dataset_length,
@@ -108,7 +77,7 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
         access=AccessSpec(calls="calls.parquet"),
         job=JobSpec(samples=samples / batch if samples else 1.0),
         loader=_loader_spec(settings, batch),
-        accelerator=_accelerator(loader, step, batch, together=len(ranks) > 1),
+        accelerator=_accelerator(loader, step, batch, together=loader.ranks > 1),
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),
         sources={
             "access.calls": f"{source}: traced calls",
@@ -117,7 +86,7 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
             "accelerator.host_cpu_seconds": f"{source}: CPU time of its processes",
         },
     )
-    facts = [*_of_reads(made, recipe, data), *_of_loader(loader, len(ranks))]
+    facts = [*_of_reads(made, recipe, data), *_of_loader(loader)]
     return Described(workload=workload, recorded=made, recipe=recipe, facts=tuple(facts))
 
 
@@ -223,12 +192,12 @@ def _of_reads(made: Recorded, recipe: Recipe, data: Path | None) -> list[str]:
     return facts
 
 
-def _of_loader(loader: Loader, ranks: int) -> list[str]:
+def _of_loader(loader: Loader) -> list[str]:
     """Return sentences on differences between the loader and a replay."""
     facts = []
     if loader.reads.direct:
         facts.append("the job reads with O_DIRECT, the replay through the page cache")
-    if ranks == 1:
+    if loader.ranks == 1:
         facts.append(
             "one process was recorded: what several exchange in a step, such as gradients, is in no replay; "
             "record with as many on a host as you will replay"

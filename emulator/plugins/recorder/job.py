@@ -84,7 +84,7 @@ def _is_recording(folder: Path) -> bool:
 def write(folder: Path, watch: Watch, ran: Ran, *, warmup: int, data: Path | None = None) -> Written:
     """Write the recording of `watch`; `data`: the job's dataset. Raises StorageError, SpecError."""
     pairs = watch.found()
-    tables = [table for _, table in pairs]
+    tables = [table for _, ranks in pairs for table in ranks]
     longest = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
     seen = Observation(
         created=utc_now(),
@@ -101,7 +101,7 @@ def write(folder: Path, watch: Watch, ran: Ran, *, warmup: int, data: Path | Non
         step_seconds=from_batch_to_batch(longest[longest["traced"] == 0]),
     )
     main = main_loader(seen)
-    of_main = [table for loader, table in pairs if main and loader.settings == main.settings]
+    of_main = [table for loader, ranks in pairs for table in ranks if loader == main]
     if main is not None:
         in_turn = not (main.settings.workers or main.accelerator)
         seen = replace(seen, step=step_time(of_main, warmup, in_turn))
@@ -110,8 +110,9 @@ def write(folder: Path, watch: Watch, ran: Ran, *, warmup: int, data: Path | Non
         described = describe(seen, watch, _name(folder), data)
     except SpecError as error:
         refused = str(error)
-    for number, table in enumerate(tables):  # in the order of record.json
-        table["loader"] = number
+    for number, (_, ranks) in enumerate(pairs):  # in the order of record.json
+        for table in ranks:
+            table["loader"] = number
     write_rows(folder / PROFILE, SEEN, tables)
     pace = pace_of(of_main, warmup, described.workload.loader.prefetch if described else 0)
     written = Written(folder=folder, observation=seen, described=described, refused=refused, pace=pace)

@@ -53,14 +53,16 @@ class Reads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
-    """One DataLoader of one rank."""
+    """DataLoaders with the same settings, of all ranks."""
 
-    rank: int
     settings: Settings
+    ranks: int
+    """Number of processes that have it."""
     accelerator: str = ""
     """Name of the accelerator that the process used; empty if none was seen."""
     epochs: int
     steps: int
+    """Number of steps of all ranks."""
     batch_samples: float = 0.0
     """Mean samples of a batch for the job; 0 if unknown."""
     read_steps: int

@@ -264,67 +264,73 @@ class Watch:
         readers = {reader for key in keys for reader in self._readers(key)}
         return [event for reader in readers for event in self._calls[reader]]
 
-    def found(self) -> list[tuple[Loader, Table]]:
-        """Return the loaders that delivered batches, each with its steps.
+    def found(self) -> list[tuple[Loader, list[Table]]]:
+        """Return the loaders that delivered batches, each with the steps of its ranks.
 
-        Loaders of a process that have the same settings count as one.
+        Loaders with the same settings count as one, whether they are of several ranks or made in turn.
         """
-        groups: dict[tuple[int, Settings], list[Key]] = defaultdict(list)
+        groups: dict[Settings, list[Key]] = defaultdict(list)
         for key, seen in self.loaders.items():
             if seen.track.rows:
-                groups[key[0], seen.settings].append(key)
-        return [self._found(keys) for keys in groups.values()]
+                groups[seen.settings].append(key)
+        return [self._found(settings, keys) for settings, keys in groups.items()]
 
-    def _found(self, keys: Sequence[Key]) -> tuple[Loader, Table]:
-        """Return the loaders `keys`, which count as one, and their steps."""
-        process, settings = keys[0][0], self.loaders[keys[0]].settings
-        tracks = [self.loaders[key].track for key in keys]
-        table = joined([track.table(self.traced_until) for track in tracks])
-        steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
-        traced_steps, traced_batches = np.sum([track.read for track in tracks], 0).tolist()
+    def _found(self, settings: Settings, keys: Sequence[Key]) -> tuple[Loader, list[Table]]:
+        """Return the loaders `keys`, which have these settings, as one, and the steps of its ranks."""
+        tracks: dict[int, list[Track]] = defaultdict(list)  # by process
+        for key in keys:
+            tracks[key[0]].append(self.loaders[key].track)
+        tables = [
+            joined([track.table(self.traced_until) for track in of_rank]) for of_rank in tracks.values()
+        ]
+        steps, batches = np.sum([self.loaders[key].track.batches for key in keys], 0).tolist()
+        traced_steps, traced_batches = np.sum([self.loaders[key].track.read for key in keys], 0).tolist()
         traced, used = self._counters(keys, self._used_traced), self._counters(keys, self._used)
-        first_storage = call_bytes = None
-        if traced_batches and "storage" in traced:
-            first_storage = traced["storage"] / traced_batches
+        first_storage = traced["storage"] / traced_batches if "storage" in traced and traced_batches else None
+        call_bytes = None
         if batches > traced_batches:  # exclude the cost of tracing
             used, batches = _since(traced, used), batches - traced_batches
             call_bytes = used["calls"] / batches if "calls" in used and batches >= FEW else None
-        if settings.workers:
-            batch_cpu = used.get("ticks", 0) / os.sysconf("SC_CLK_TCK") / batches
-        else:
-            untraced = sum(self.loaders[key].untraced for key in keys)
-            batch_cpu = sum(self.loaders[key].worked for key in keys) / 1e9 / max(1, untraced)
         loader = Loader(
-            rank=tracks[0].rank,
             settings=settings,
-            accelerator=self.accelerators.get(process, ""),
-            epochs=sum(len(track.delivered) for track in tracks),
+            ranks=len(tables),
+            accelerator=next((self.accelerators[key[0]] for key in keys if key[0] in self.accelerators), ""),
+            epochs=max(sum(len(track.delivered) for track in of_rank) for of_rank in tracks.values()),
             steps=steps,
-            batch_samples=float(table["samples"].mean()),
+            batch_samples=float(np.mean([table["samples"].mean() for table in tables])),
             read_steps=traced_steps,
-            step_cpu_seconds=step_cpu(table),
-            batch_cpu_seconds=batch_cpu,
+            step_cpu_seconds=float(np.mean([step_cpu(table) for table in tables])),
+            batch_cpu_seconds=self._batch_cpu(settings, keys, used.get("ticks", 0), batches),
             batch_call_bytes=call_bytes,
             batch_storage_bytes=used["storage"] / batches if "storage" in used else None,
             first_storage_bytes=first_storage,
             reads=self.log.summary(self._events_of(keys)),
         )
-        return loader, table
+        return loader, tables
+
+    def _batch_cpu(self, settings: Settings, keys: Sequence[Key], ticks: int, batches: int) -> float:
+        """Return the CPU seconds of a batch; `ticks` are those of the workers for `batches`."""
+        if settings.workers:
+            return ticks / os.sysconf("SC_CLK_TCK") / batches
+        loaders = [self.loaders[key] for key in keys]
+        return sum(seen.worked for seen in loaders) / 1e9 / max(1, sum(seen.untraced for seen in loaders))
 
     def _counters(self, keys: Sequence[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
-        """Return the counters `used` of the workers of the loaders `keys`, since the start of each worker.
+        """Return the sum of the counters `used` of the readers of `keys`, since each began to read.
 
-        Without workers, return those of their process since the first of them was seen; empty if the process
-        has other loaders without workers.
+        Without workers that is each process itself; empty if one has other loaders without workers.
         """
-        process, first = keys[0][0], self.loaders[keys[0]]
-        if not first.settings.workers:
-            inside = [key for key, seen in self.loaders.items() if not seen.settings.workers]
-            alone = sum(key[0] == process for key in inside) <= len(keys)
-            return _since(first.base, used.get(process, {})) if alone else {}
         total: Counter[str] = Counter()
-        for worker in {worker for key in keys for worker in self.loaders[key].all_workers}:
-            total.update(_since(self._begun.get(worker, {}), used.get(worker, {})))
+        if self.loaders[keys[0]].settings.workers:
+            for worker in {worker for key in keys for worker in self.loaders[key].all_workers}:
+                total.update(_since(self._begun.get(worker, {}), used.get(worker, {})))
+            return total
+        bases = {process: self.loaders[process, number].base for process, number in reversed(keys)}
+        others = [key for key, seen in self.loaders.items() if not seen.settings.workers and key not in keys]
+        if any(process in bases for process, _ in others):
+            return {}
+        for process, base in bases.items():
+            total.update(_since(base, used.get(process, {})))
         return total
 
 
