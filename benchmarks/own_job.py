@@ -1,20 +1,17 @@
 """Is the replay of a recorded job as fast as the job? On a block device of a known rate and latency, as root.
 
     python benchmarks/own_job.py KIND FOLDER [--processes N] [--turns N] [--only CONDITION...]
-    python benchmarks/own_job.py KIND FOLDER --overhead RUNS [--processes N]
 
 The kinds of jobs are in own_job_kinds.py; $JOB_PYTHON runs them. The job is recorded on a device without
 limits, out of the page cache. Then the job and its replays with torch and direct run in turns: in memory, on
 a device that gives 40 % of the bytes/s that the job took from one without limits, and with a latency of 3 ms.
-Everything but `memory` begins out of the page cache. A line of stdout is a condition. --overhead
-records with tracing and timing switched off and on in blocks of steps (own_job_blocks.py).
+Everything but `memory` begins out of the page cache. A line of stdout is a condition.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
@@ -23,8 +20,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from own_job_blocks import ON, TRACED
-from own_job_kinds import AHEAD, SYNC, rate_of
+from own_job_kinds import rate_of
 from processes import evict, read_in
 
 from emulator.analysis.flags import unchecked_job, unlike_job
@@ -34,11 +30,11 @@ from emulator.record.steps import read_steps
 
 BENCHMARKS = Path(__file__).parent
 LAB = BENCHMARKS.parent / "tests/lab"
-JOB, BLOCKS_OF = BENCHMARKS / "own_job_kinds.py", BENCHMARKS / "own_job_blocks.py"
+JOB = BENCHMARKS / "own_job_kinds.py"
 PYTHON = os.environ.get("JOB_PYTHON", sys.executable)
 FEEDRATE = (sys.executable, "-m", "emulator")
 STEPS, LATE = 160, 0.003
-RECORDED = {"queue": 340, "gpt": 240, "validation": 240, "parquet": 120, "turn": 180, "grain": 300}
+RECORDED = {"parquet": 120, "turn": 180}
 """Steps of the recorded run, where 140, forty of them traced, are too few or too many."""
 CONDITIONS = ("memory", "40 %", "3 ms")
 
@@ -118,7 +114,7 @@ class Job:
         samples = workload.loader.batch_size * workload.job.samples
         own = rows[rows["rank"] == 0]
         begun = np.sort(own["begin"] + own["wait"])
-        rate = self.processes * rate_of(begun, samples, SYNC if self.kind in AHEAD else 1)
+        rate = self.processes * rate_of(begun, samples)
         flags = [
             *read_result(out).points[0].flags,
             *filter(None, [unlike_job(workload), unchecked_job(workload)]),
@@ -160,37 +156,6 @@ def measure(job: Job, turns: int, only: list[str]) -> None:
         print(json.dumps(told), flush=True)
 
 
-def overhead(job: Job, runs: int) -> None:
-    """Print what recording costs, in memory: traced steps, and steps that are only timed, against neither."""
-    group = Path("/sys/fs/cgroup/cpuacct") / job.medium.folder.name
-    group.mkdir(exist_ok=True)
-    words = [LAB / "device.sh", "in", group, *FEEDRATE, "record", "--out", job.out, "--force", "--warmup", 0,
-             "--traced-steps", TRACED, "--no-check", "--", *launcher(job.processes), BLOCKS_OF, job.kind,
-             job.data, group]  # fmt: skip
-    ratios: dict[str, list[Any]] = {"traced": [], "only timed": []}
-    for _ in range(runs):
-        job.medium.cache(warm=True)
-        marks = np.array(json.loads(run(*words).splitlines()[-1]))
-        steps = np.diff(marks[:, 1:], axis=0) / np.diff(marks[:, :1], axis=0)  # wall clock and CPU of a step
-        on, off = (steps[2:][np.array(ON) == one].reshape(-1, 2, 2).mean(axis=1) for one in (True, False))
-        ratios["only timed"].extend(on / off)
-        ratios["traced"].append(steps[0] / off.mean(axis=0))
-    group.rmdir()
-    told: dict[str, Any] = {
-        "kind": job.kind,
-        "processes": job.processes,
-        "step_ms": round(1e3 * off.mean(axis=0)[0], 1),
-    }
-    for name, each in ratios.items():
-        ordered = np.sort(np.array(each), axis=0) - 1
-        edge = max(0, int(len(ordered) / 2 - 0.98 * math.sqrt(len(ordered))))  # the sign test's 95 %
-        for of, values in zip(("time", "CPU"), ordered.T, strict=True):
-            told[f"{name}, {of}"] = [
-                round(float(v), 4) for v in (median(values), values[edge], values[-1 - edge])
-            ]
-    print(json.dumps(told), flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
@@ -198,16 +163,12 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=CONDITIONS, choices=CONDITIONS)
-    parser.add_argument("--overhead", type=int, default=0, metavar="RUNS")
     asked = parser.parse_args()
     job = Job(asked.kind, Medium(asked.folder), asked.processes)
     job.medium.up()
     try:
         run(PYTHON, JOB, "make", asked.kind, job.data)
-        if asked.overhead:
-            overhead(job, asked.overhead)
-        else:
-            measure(job, asked.turns, asked.only)
+        measure(job, asked.turns, asked.only)
     finally:
         subprocess.run([LAB / "device.sh", "down", asked.folder], check=True)
 

@@ -19,8 +19,8 @@ DISTRUSTED = {"unlike-job", "job-cpu"}
 @pytest.mark.parametrize(
     ("kind", "processes"),
     [
-        *((kind, 1) for kind in ("volumes", "images", "slices", "npy", "turn", "queue", "pool", "hdf5")),
-        *((kind, 1) for kind in ("nii", "parquet", "tars", "mds", "ffcv", "tokens", "megatron", "loop")),
+        *((kind, 1) for kind in ("volumes", "images", "slices", "npy", "turn", "hdf5", "threads", "mosaic")),
+        *((kind, 1) for kind in ("nii", "parquet", "tars", "mds", "members", "waves", "zarr", "tokens")),
         *((kind, 2) for kind in ("volumes", "images", "slices", "npy", "hdf5")),
     ],
 )
