@@ -202,32 +202,22 @@ def main() -> None:
     traced = options.pop("traced", False)
     gpu, late = options.pop("gpu", False), options.pop("late", 0.0)
     options = {"batch_size": 4, "num_workers": 2, **options}
-    if kind == "files":
-        loader = DataLoader(Files(folder, seconds=late), shuffle=True, **options)
-    elif kind == "piped":
-        loader = DataLoader(Piped(folder), shuffle=True, collate_fn=torch.cat, **options)
-    elif kind == "pairs":
-        loader = DataLoader(Pairs(folder), shuffle=True, **options)
-    elif kind == "parts":
-        loader = DataLoader(Files(folder, each), shuffle=True, **options)
-    elif kind == "slices":
-        loader = DataLoader(Slices(folder, each), shuffle=True, **options)
-    elif kind == "crops":
-        loader = DataLoader(Crops(folder, each), shuffle=True, **options)
-    elif kind == "mapped":
-        loader = DataLoader(Mapped(folder, each), shuffle=True, **options)
-    elif kind == "direct":
-        loader = DataLoader(Direct(folder, each), shuffle=True, **options)
-    elif kind == "shards":
-        loader = DataLoader(Shards(folder, each), **options)
-    elif kind == "two":
-        pairs = [[0, 1], [2, 3], [4, 5]]
-        train(DataLoader(Files(folder / "valid"), batch_sampler=pairs, num_workers=1), 0.001)
-        loader = DataLoader(Files(folder), shuffle=True, **options)
-    elif kind == "none":
+    if kind == "none":
         for path in sorted(folder.glob("*.dat")):
             path.read_bytes()
         raise SystemExit(status)
+    if kind == "two":
+        pairs = [[0, 1], [2, 3], [4, 5]]
+        train(DataLoader(Files(folder / "valid"), batch_sampler=pairs, num_workers=1), 0.001)
+    makers = {
+        "files": lambda: Files(folder, seconds=late), "two": lambda: Files(folder),
+        "piped": lambda: Piped(folder), "pairs": lambda: Pairs(folder), "parts": lambda: Files(folder, each),
+        "slices": lambda: Slices(folder, each), "crops": lambda: Crops(folder, each),
+        "mapped": lambda: Mapped(folder, each), "direct": lambda: Direct(folder, each),
+        "shards": lambda: Shards(folder, each),
+    }  # fmt: skip
+    collate = torch.cat if kind == "piped" else None
+    loader = DataLoader(makers[kind](), shuffle=kind != "shards", collate_fn=collate, **options)
     if epochs == 1:  # as in `for batch in DataLoader(...)`, which keeps the iterator alone
         loader = iter(loader)
     done = train_on_gpu(loader, step) if gpu else train(loader, step, epochs, steps)

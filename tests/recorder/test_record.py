@@ -95,7 +95,7 @@ def test_of_a_gpu_that_starves_cuda_events_give_the_step_time(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "count", "each", "read"),
     [
-        ("files", 1, 30_000, 30_000),
+        pytest.param("files", 1, 30_000, 30_000, marks=pytest.mark.long),
         ("piped", 1, 30_000, 30_000),
         pytest.param("parts", 1, 400_000, 65536, marks=pytest.mark.long),
         pytest.param("slices", 64, 65536, 65536, marks=pytest.mark.long),
@@ -279,6 +279,7 @@ def test_only_the_processes_that_read_samples_are_traced(workers, tmp_path):
     assert loader["reads"]["files"] == 64 and loader["reads"]["bytes"] == 64 * 30_000
 
 
+@pytest.mark.long
 @TRACED
 def test_the_tracer_lets_go_of_workers_that_start_programs(tmp_path):
     """A worker in vfork waits for its child, which strace may have stopped: the job hung."""

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -80,19 +80,6 @@ class Watch:
         self._used_traced: dict[int, dict[str, int]] = {}  # `_used` when tracing ended
         self._begun: dict[int, dict[str, int]] = {}  # worker process -> its counters before its first batch
         self._alive: set[int] = set()  # processes whose counters are polled
-        self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "p": self._began,
-            "w": self._worker_began,
-            "f": self._first_fetch,
-            "u": self._worker_ended,
-            "l": self._settings,
-            "s": self._delivered,
-            "x": self._epoch_ended,
-            "d": self._accelerator,
-            "t": self._computed,
-            "a": lambda event: self.asking.append(_number(event, "p")),
-            "lost": self._events_lost,
-        }
         self._rest = b""
 
     # ---- Events of the job's processes.
@@ -104,72 +91,65 @@ class Watch:
         for line in lines:
             try:
                 event = json.loads(line)
-                if handle := self._handlers.get(event["k"]):
-                    handle(event)
+                if isinstance(event, dict):
+                    self._take(event)
             except (ValueError, KeyError, TypeError, RecursionError, FeedrateError):
                 self.lost += 1
 
-    def _delivered(self, event: Mapping[str, Any]) -> None:
-        seen = self._loader(_key(event))
-        if seen is not None:
-            numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
-            seen.track.add(*numbers)
-            if self.traced_until:  # exclude the cost of tracing
-                seen.untraced += 1
-                seen.worked += _number(event, "d")
-
-    def _epoch_ended(self, event: Mapping[str, Any]) -> None:
-        seen = self._loader(_key(event))
-        if seen is not None:
-            seen.track.ends[_number(event, "e")] = _number(event, "a")
-
-    def _began(self, event: Mapping[str, Any]) -> None:
-        self.processes += 1
-        self._watch_counters(_number(event, "p"))
-
-    def _worker_began(self, event: Mapping[str, Any]) -> None:
-        self._add_maps(_number(event, "p"))
-        self._watch_counters(_number(event, "p"))
-
-    def _first_fetch(self, event: Mapping[str, Any]) -> None:
-        self._begun[_number(event, "p")] = _counters_in(event)
-
-    def _worker_ended(self, event: Mapping[str, Any]) -> None:
+    def _take(self, event: Mapping[str, Any]) -> None:
+        """Take one event of the probe, which lists their kinds."""
+        kind = event["k"]
+        if kind == "lost":
+            self.lost += _number(event, "n")
+            return
         process = _number(event, "p")
-        self._used[process] = _counters_in(event)
-        self._alive.discard(process)
+        match kind:
+            case "p":
+                self.processes += 1
+                self._watch_counters(process)
+            case "a":
+                self.asking.append(process)
+            case "f":
+                self._begun[process] = _counters_in(event)
+                self._add_maps(process)
+                self._watch_counters(process)
+            case "u":
+                self._used[process] = _counters_in(event)
+                self._alive.discard(process)
+            case "d":
+                self.accelerators[process] = str(event["name"])[:100]
+            case "l" | "s" | "x" | "t":
+                self._take_of_loader(event, (process, _number(event, "l")))
 
-    def _accelerator(self, event: Mapping[str, Any]) -> None:
-        self.accelerators[_number(event, "p")] = str(event["name"])[:100]
-
-    def _computed(self, event: Mapping[str, Any]) -> None:
-        if (seen := self._loader(_key(event))) is not None:
-            seen.track.add_computed(*(_number(event, name) for name in ("e", "i", "t")))
-
-    def _events_lost(self, event: Mapping[str, Any]) -> None:
-        self.lost += _number(event, "n")
+    def _take_of_loader(self, event: Mapping[str, Any], key: Key) -> None:
+        if key not in self.loaders and len(self.loaders) >= MOST_LOADERS:
+            return
+        seen = self.loaders.setdefault(key, _Seen())
+        match event["k"]:
+            case "l":
+                self._settings(event, key, seen)
+            case "s":
+                numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
+                seen.track.add(*numbers)
+                if self.traced_until:  # exclude the cost of tracing
+                    seen.untraced += 1
+                    seen.worked += _number(event, "d")
+            case "x":
+                seen.track.ends[_number(event, "e")] = _number(event, "a")
+            case "t":
+                seen.track.add_computed(*(_number(event, name) for name in ("e", "i", "t")))
 
     def _watch_counters(self, process: int) -> None:
         if len(self._alive) < _MOST_POLLED:
             self._alive.add(process)
 
-    def _loader(self, key: Key) -> _Seen | None:
-        if key not in self.loaders and len(self.loaders) < MOST_LOADERS:
-            self.loaders[key] = _Seen()
-        return self.loaders.get(key)
-
-    def _settings(self, event: Mapping[str, Any]) -> None:
-        key = _key(event)
-        seen = self._loader(key)
-        if seen is None:
-            return
+    def _settings(self, event: Mapping[str, Any], key: Key, seen: _Seen) -> None:
         if "f" in event:
             seen.settings = build(Settings, event["f"])
             seen.track.rank = _number(event, "rank")
             seen.workers.append(())
             if not seen.settings.workers:
                 seen.base = seen.base or usage(f"/proc/{key[0]}")
-                self._add_maps(key[0])
         workers = tuple(map(int, event["w"]))
         seen.workers[-1] += workers
         for worker in workers:
@@ -351,10 +331,6 @@ def _mapped_files(process: int) -> list[tuple[bytes, int]]:
             begin, end = (int(number, 16) for number in addresses.split(b"-"))
             maps.append((path, end - begin))
     return [(path, size) for path, size in maps if path not in programs]
-
-
-def _key(event: Mapping[str, Any]) -> Key:
-    return _number(event, "p"), _number(event, "l")
 
 
 def _number(event: Mapping[str, Any], name: str) -> int:

@@ -4,7 +4,7 @@ One event is one line of JSON into a named pipe. A line is at most PIPE_BUF byte
 processes do not mix; a full pipe loses events, which are counted, and never blocks the job.
 
 Lines, by "k":  p  a process began      l  a loader, or its workers, are known      s  a batch was delivered
-                x  an epoch has ended   w  a worker began   f  and makes its first batch   u  and has ended
+                x  an epoch has ended   f  a worker makes its first batch       u  and has ended
                 d  an accelerator is in use   t  an accelerator took so long for a step
                 a  a process that reads samples waits until it is traced
 """
@@ -37,7 +37,7 @@ TRACING = "tracing"
 """Name of the file that exists while the recorder traces calls."""
 MARK = 0x7EED0000
 """Argument of a call without effect that marks a batch among the traced system calls: this plus twice the
-number of the loader (0 in workers) where it begins, and 1 more where it ends."""
+number of the loader (0 for one with workers) where it begins, and 1 more where it ends."""
 
 _PR_SET_PTRACER = 0x59616D61
 _ATTACH_SECONDS = 5.0
@@ -106,11 +106,7 @@ def install() -> None:
         return  # the recording is over
     _tracing = os.path.join(folder, TRACING)  # noqa: PTH118
     _events.facts(k="p", p=os.getpid())
-    loaded = sys.modules.get(_MODULE)
-    if loaded is not None:
-        patch(loaded)
-    else:
-        sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder())
 
 
 def let_trace(process: int) -> None:
@@ -130,10 +126,8 @@ def tracer_of(process: int | str) -> int:
 def _be_traced() -> None:
     """Wait until the recorder traces this process, whose reads of samples begin."""
     global _traced
-    if _events is None or _traced == os.getpid():
-        return
     _traced = os.getpid()
-    if not os.path.exists(_tracing) or tracer_of("self"):  # noqa: PTH110  pathlib takes 5 ms
+    if _events is None or not os.path.exists(_tracing) or tracer_of("self"):  # noqa: PTH110  pathlib takes 5 ms
         return
     with contextlib.suppress(Exception):  # the job must run regardless
         let_trace(int(os.environ[TRACER]))
@@ -212,8 +206,6 @@ def patch(module: Any) -> None:
 
     @functools.wraps(loop)
     def work(*args: Any, **kwargs: Any) -> Any:
-        _tell_usage(k="w")
-        _be_traced()
         try:
             return loop(*args, **kwargs)
         finally:
@@ -227,22 +219,20 @@ def patch(module: Any) -> None:
 
 
 def _marked_fetch(made: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `fetch` of a worker, which tells where each batch begins and ends."""
+    """Return `fetch`, with or without workers, which marks where each batch begins and ends."""
 
     @functools.wraps(made)
     def fetch(self: Any, index: Any) -> Any:
-        if getattr(_inside, "taking", False):
-            return made(self, index)  # without workers, `_take` tells
-        if not getattr(_inside, "fetched", False):
-            _inside.fetched = True
+        if _traced != os.getpid():
             # Not earlier: PyTorch reads hundreds of kB of code before a worker's first batch.
             _tell_usage(k="f")
-        _be_traced()
-        _border(0, ends=False)
+            _be_traced()
+        loader = getattr(_inside, "loader", 0)
+        _border(loader, ends=False)
         try:
             return made(self, index)
         finally:
-            _border(0, ends=True)
+            _border(loader, ends=True)
 
     return fetch
 
@@ -260,11 +250,7 @@ def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
     _end_step(iterator)
     ready = _ready(iterator)
     process, number, epoch = os.getpid(), iterator._feedrate_loader, iterator._feedrate_epoch
-    inside = not iterator._num_workers
-    if inside:
-        _be_traced()
-        _border(number, ends=False)
-        _inside.taking = True
+    _inside.loader = 0 if iterator._num_workers else number
     asked, used = time.monotonic_ns(), _cpu_ns()
     try:
         batch = following(iterator)
@@ -273,9 +259,7 @@ def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
         events.facts(k="x", p=process, l=number, e=epoch, a=asked)
         raise
     finally:
-        if inside:
-            _inside.taking = False
-            _border(number, ends=True)
+        _inside.loader = 0
     step = iterator._feedrate_step
     iterator._feedrate_step = step + 1
     if step == 0:
