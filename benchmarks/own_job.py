@@ -23,7 +23,7 @@ import numpy as np
 from own_job_kinds import rate_of
 from processes import evict, read_in
 
-from emulator.analysis.flags import unchecked_job, unlike_job
+from emulator.analysis.flags import unlike_job
 from emulator.config.workload import load_workload
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -115,10 +115,7 @@ class Job:
         own = rows[rows["rank"] == 0]
         begun = np.sort(own["begin"] + own["wait"])
         rate = self.processes * rate_of(begun, samples)
-        flags = [
-            *read_result(out).points[0].flags,
-            *filter(None, [unlike_job(workload), unchecked_job(workload)]),
-        ]
+        flags = [*read_result(out).points[0].flags, *filter(None, [unlike_job(workload)])]
         return rate, [flag.name for flag in flags]
 
 

@@ -17,6 +17,7 @@ from command import feedrate, is_alive, started, until
 from emulator.calls import MAP, READ, read_calls
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
+from emulator.launch.scratch import remove_dead
 from emulator.plugins.recorder import strace
 from emulator.plugins.recorder.steps import SEEN
 from emulator.record.rows import read_rows
@@ -380,6 +381,9 @@ def test_a_killed_recorder_leaves_nothing(whom, tmp_path):
         for process in {"supervisor": [running], "worker": [worker], "both": [running, worker]}[whom]:
             process.kill()
         running.communicate(timeout=60)
+        if whom == "both":  # nobody is left who could remove it, until the next start of feedrate
+            assert until(lambda: not is_alive(worker))
+            remove_dead(wait=True)
         assert until(lambda: not folder.exists())
         assert until(lambda: not users(folder.name)), users(folder.name)
         assert until(lambda: not is_alive(job))
