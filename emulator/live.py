@@ -234,16 +234,17 @@ def speak(
     if (answer_json or live == "json") and _output.answers is None:
         _output.answers = stdout
         sys.stdout = sys.stderr
-    on_terminal = kind == "auto" and not quiet and rank is None and sys.stderr.isatty()
-    _output.terminal = terminal if on_terminal else None
+    _output.terminal = None
     if rank or (quiet and kind != "json"):
         _output.view = View()
     elif kind == "json":
         _output.view = Json(_progress_file(Path(name)) if name else _output.answers or stdout, quiet)
     elif kind == "off":
         _output.view = _Messages()
+    elif kind == "auto" and rank is None and sys.stderr.isatty():
+        _output.view, _output.terminal = None, terminal
     else:
-        _output.view = None if on_terminal else Lines()
+        _output.view = Lines()
 
 
 def _progress_file(file: Path) -> TextIO:
