@@ -9,7 +9,7 @@ pytestmark = pytest.mark.mpi
 
 _FEW = 'columns=[{name="t5_encodings", dtype="float32", size=50000}]'
 TINY = {
-    "resnet50": ("resnet50-a100", 4, ["samples_per_file=40", "size.bytes_mean=20000"], 10),
+    "resnet50": ("resnet50-a100", 4, ["samples_per_file=40", "size.bytes_mean=100000"], 10),
     "dlrm": ("dlrm-b200", 4, ["samples_per_file=6000", "row_group=500"], 600),
     "cosmoflow": ("cosmoflow-h100", 40, [], 1),
     "bert": ("bert-v100", 3, ["samples_per_file=4000"], 48),
