@@ -31,7 +31,6 @@ from emulator.config.workload import AccessSpec, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.loader import make_loader
 from emulator.order import EpochPlan, RankPlan
-from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage, aligned_buffer
 
 BATCH = 400
@@ -99,7 +98,7 @@ def read_once(case: Case, folder: Path, depth: int) -> Turn:
         {"refill": "never"} if hasattr(spec, "refill") else {}
     )  # another feedrate may have it elsewhere
     spec, access = replace(spec, **refilled), AccessSpec()
-    storage = TimedStorage(PosixStorage(folder, direct=case.direct, cache="cold" if case.direct else "warm"))
+    storage = PosixStorage(folder, direct=case.direct, cache="cold" if case.direct else "warm")
     plan = EpochPlan(
         samples=samples.samples, ranks=1, batch_size=size, samples_per_file=case.samples, access=access
     )
@@ -152,7 +151,7 @@ def by_fio(case: Case, folder: Path, files: Files, engine: str) -> Contestant:
     links = folder.with_name(folder.name + ".fio")
 
     def read(depth: int) -> Turn:
-        jobs = depth if engine == "psync" else min(2, depth)
+        jobs = min(depth if engine == "psync" else 2, depth, case.files)
         each = case.files // jobs
         for job in range(jobs):
             for number in range(each):

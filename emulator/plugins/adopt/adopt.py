@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -31,22 +30,25 @@ from emulator.errors import DatasetError, storage_errors
 from emulator.registry import FORMATS
 from emulator.storage.folder import FolderStore
 
+ANY = "bytes"
+"""The format of any file, which must be requested."""
+SECOND = "second"
+"""What stands for the format of a sample's second file."""
+_TEXT = 10**100
+"""Where text is sorted: behind all numbers."""
+
 
 @cache
 def _ends() -> list[tuple[str, str]]:
-    """Return pairs of suffix and format, longest suffix first; the format of a second file is empty."""
+    """Return pairs of suffix and format, longest suffix first; that of second files is SECOND."""
     formats = {}
     for name, form in FORMATS.working():
         formats[form.suffix] = name
         if form.other_suffix:
             formats[form.other_suffix] = name
         if "_x." in form.suffix:
-            formats[form.suffix.replace("_x.", "_y.", 1)] = ""
+            formats[form.suffix.replace("_x.", "_y.", 1)] = SECOND
     return sorted(formats.items(), key=lambda end: -len(end[0]))
-
-
-ANY = "bytes"
-"""The format of any file, which must be requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,78 +90,62 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
         if not force:
             raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to replace it")
         look(FolderStore(folder))  # raises if it is not feedrate's
-    inside = TRAINING if (folder / TRAINING).is_dir() else ""
-    counts: Counter[str] = Counter()
-    held: dict[str, list[bytes]] = {}  # packed files by format
-    others: dict[str, int] = {}  # bytes of samples' second files, by name
+    inside = f"{TRAINING}/" if (folder / TRAINING).is_dir() else ""
+    kinds: dict[str, list[tuple[str, int]]] = {}  # names and sizes by format
     with storage_errors("cannot list the folder"):
-        for name, size in files_below(folder, f"{inside}/" if inside else ""):
-            kind = ANY if wanted == ANY else next((form for end, form in _ends() if name.endswith(end)), None)
-            counts[kind or ""] += 1
-            if kind == "":
-                others[name] = size
-            elif kind and kind == (wanted or kind):
-                held.setdefault(kind, []).append(_packed(name, size))
+        for name, size in files_below(folder, inside):
+            kind = ANY if wanted == ANY else _format_of(name)
+            kinds.setdefault(kind, []).append((name, size))
+    counts = {kind: len(files) for kind, files in kinds.items()}
     chosen = _the_format(folder, counts, wanted)
-    form, files = format_named(chosen), held.pop(chosen)
-    held.clear()
-    files.sort()
-    sizes = np.fromiter((_size(file) for file in files), np.int64, len(files))
-    names = Listed.of(_name(file) for file in files)
-    del files
-    store = FolderStore(folder)
-    for index, name in enumerate(names):
-        for part in form.parts(name):
-            held_by_it = int(sizes[index]) if part == name else others.get(part) or store.size(part)
-            if not held_by_it:
-                what = "is missing" if held_by_it is None else "is empty"
-                raise DatasetError(f"{folder / part} {what}", "repair the sample, or move it away")
-            sizes[index] += 0 if part == name else held_by_it
-    used = len(names) * len(form.parts("a" + form.suffix))
-    return Found(folder, chosen, names, sizes, sum(counts.values()) - used)
+    form, seconds = format_named(chosen), dict(kinds.get(SECOND, ()))
+    files = sorted(kinds[chosen], key=_by_number)
+    sizes = [_sample_bytes(folder, form, name, size, seconds) for name, size in files]
+    used = len(files) * len(form.parts("a" + form.suffix))
+    names = Listed.of(name for name, _ in files)
+    return Found(folder, chosen, names, np.array(sizes, np.int64), sum(counts.values()) - used)
 
 
-def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
+def _format_of(name: str) -> str:
+    """Return the format of a file by its end; empty if it is none."""
+    return next((form for end, form in _ends() if name.endswith(end)), "")
+
+
+def _sample_bytes(folder: Path, form: Format, name: str, size: int, seconds: Mapping[str, int]) -> int:
+    """Return the bytes of a sample in all its files. Raises DatasetError if one is missing or empty."""
+    total = 0
+    for part in form.parts(name):
+        found = size if part == name else seconds.get(part) or FolderStore(folder).size(part)
+        if not found:
+            what = "is missing" if found is None else "is empty"
+            raise DatasetError(f"{folder / part} {what}", "repair the sample, or move it away")
+        total += found
+    return total
+
+
+def _by_number(file: tuple[str, int]) -> list[tuple[int, str]]:
+    """Return the key by which files are sorted: img_2 comes before img_10, and numbers come before text."""
+    parts = re.split(r"(\d+)", file[0])
+    return [(int(part), "") if part.isdecimal() else (_TEXT, part) for part in parts if part]
+
+
+def _the_format(folder: Path, counts: Mapping[str, int], wanted: str) -> str:
     """Return `wanted`, or the only existing format. Raises DatasetError."""
     if wanted:
         format_named(wanted)
-        if not counts[wanted]:
+        if wanted not in counts:
             raise DatasetError(f"{folder} has no files of the format {wanted}", "check --format")
         return wanted
-    known = {form: count for form, count in counts.items() if form}
+    known = {form: count for form, count in counts.items() if form not in ("", SECOND)}
     if len(known) == 1:
         return next(iter(known))
     if not known:
-        ends = ", ".join(sorted(end for end, form in _ends() if form))
+        ends = ", ".join(sorted(end for end, form in _ends() if form != SECOND))
         raise DatasetError(
             f"{folder} has no samples", f"files must end in {ends}, or use --format bytes for any"
         )
     held = ", ".join(f"{count} {form}" for form, count in sorted(known.items()))
     raise DatasetError(f"{folder} has {held} files", "choose one with --format")
-
-
-def _packed(name: str, size: int) -> bytes:
-    """Pack a sort key, the size and the name of a file into one string. A million of them take 100 MB.
-
-    img_2 comes before img_10: numbers are sorted by value, and before text.
-    """
-    key = bytearray()
-    for part in re.split(r"(\d+)", name):
-        if part.isdecimal():
-            digits = str(int(part)).encode()
-            key += b"\1" + bytes([len(digits)]) + digits
-        elif part:
-            key += b"\2" + os.fsencode(part)
-    return bytes(key) + b"\0" + size.to_bytes(8, "big") + os.fsencode(name)
-
-
-def _size(packed: bytes) -> int:
-    end = packed.index(0)
-    return int.from_bytes(packed[end + 1 : end + 9], "big")
-
-
-def _name(packed: bytes) -> str:
-    return os.fsdecode(packed[packed.index(0) + 9 :])
 
 
 def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done) -> Manifest:

@@ -103,28 +103,35 @@ class S3Store(ObjectStore):
                 "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, the policy of the bucket, and whether the "
                 "endpoint redirects to another",
             )
+        if status:
+            return self._answered(status, answer, doing)
+        if isinstance(error, InvalidPathError):
+            return ForeignName(self, _name_in(text))
+        return self._unanswered(text, doing)
+
+    def _answered(self, status: int, answer: str, doing: str) -> Exception:
+        """Return the meaning of an HTTP status."""
         if status == 416:
             return DatasetError(f"{doing}: the object is too short", "run feedrate verify on the dataset")
         if status == 501:
             return Unsupported(f"{doing}: the endpoint does not support it ({answer})")
         if status == 429 or status >= 500:
             return TransientError("busy", f"the endpoint answered {answer}")
-        if status:
-            return StorageError(
-                f"{doing}: the endpoint answered {answer}", "check the endpoint and the bucket"
-            )
+        return StorageError(f"{doing}: the endpoint answered {answer}", "check the endpoint and the bucket")
+
+    def _unanswered(self, text: str, doing: str) -> Exception:
+        """Return the meaning of obstore's text where no HTTP status came."""
         if "BareRedirect" in text:
             return StorageError(f"{doing}: the endpoint redirects to no address", "check AWS_REGION")
-        if isinstance(error, InvalidPathError):
-            return ForeignName(self, _name_in(text))
         if "Timeout" in text or "TimedOut" in text:
             return TransientError("timeout", f"no answer for {show_seconds(self.timeout)}")
         if "UnexpectedRange" in text or "IncompleteBody" in text or "Interrupted" in text:
             return TransientError("cut", "the body was cut off")
+        redirected = "TooManyRedirects" in text
         said = text.splitlines()[0].removeprefix("Generic S3 error: ").rpartition("HTTP error: ")[2]
-        if "error sending request" in said and "Parse(" not in text and "TooManyRedirects" not in text:
+        if "error sending request" in said and "Parse(" not in text and not redirected:
             return TransientError("connection", f"no connection to {self.source()}")
-        said = "too many redirects" if "TooManyRedirects" in text else said[:160]
+        said = "too many redirects" if redirected else said[:160]
         return StorageError(
             f"{doing}: {self.source()} does not answer like S3 ({said})", "check AWS_ENDPOINT_URL"
         )
