@@ -272,14 +272,14 @@ def report(out: Place, *beside: Place, rules: str = "", threshold: float | None 
     return reported(Path(out), [Path(folder) for folder in beside], rules=rules, threshold=threshold)
 
 
-def compare(outs: Sequence[Place], *, references: Sequence[str] = (), match: str = "") -> Comparison:
+def compare(outs: Sequence[Place], *, references: Sequence[str] = ()) -> Comparison:
     """Compare results with each other and with published ones: tables by name or CSV file, or `all`.
 
-    `match` selects published systems whose name has its words. Raises StorageError, SpecError.
+    Raises StorageError, SpecError.
     """
     from emulator.plugins.page import compare as comparing
 
-    return comparing.compare_folders([Path(out) for out in outs], references, match)
+    return comparing.compare_folders([Path(out) for out in outs], references)
 
 
 def plan(

@@ -163,22 +163,28 @@ def _data(rows: Sequence[Mapping[str, Any]]) -> Chart:
 def _channel(channel: Any, axis: Axis) -> Any:
     """An axis as an encoding of the column `x` or `y`."""
     alt = extra("altair")
-    name = "x" if channel is alt.X else "y"
-    how: dict[str, Any] = {"title": axis.title or None, "tickCount": 5}
+    name, title = "x" if channel is alt.X else "y", axis.title or None
     if axis.names:
-        return channel(f"{name}:O", axis=alt.Axis(title=axis.title or None, labelAngle=0, ticks=False))
-    if axis.whole:
-        how |= {"format": ",~s", "tickMinStep": 1, "tickCount": 8}
-    elif axis.unit == "%":
-        how["labelExpr"] = "datum.label + ' %'"
-    elif axis.unit:
-        # 5G becomes 5 GB/s.
-        number = "replace(format(datum.value, '~s'), regexp('([a-zA-Zµ]?)$'), ' $1')"
-        how["labelExpr"] = f"datum.label === '' ? '' : {number} + '{axis.unit}'"
+        return channel(f"{name}:O", axis=alt.Axis(title=title, labelAngle=0, ticks=False))
     scale: dict[str, Any] = {"type": "log"} if axis.log else {"zero": True}
     if axis.high is not None and not axis.log:
         scale |= {"domain": [0, axis.high]}
-    return channel(f"{name}:Q", axis=alt.Axis(**how), scale=alt.Scale(nice=False, **scale))
+    labels = alt.Axis(**{"title": title, "tickCount": 5, **_labels(axis)})
+    # Not nice: rounded ends would leave room where nothing was measured.
+    return channel(f"{name}:Q", axis=labels, scale=alt.Scale(nice=False, **scale))
+
+
+def _labels(axis: Axis) -> dict[str, Any]:
+    """How Vega writes the numbers of an axis."""
+    if axis.whole:
+        return {"format": ",~s", "tickMinStep": 1, "tickCount": 8}
+    if axis.unit == "%":
+        return {"labelExpr": "datum.label + ' %'"}
+    if axis.unit:
+        # 5G becomes 5 GB/s.
+        number = "replace(format(datum.value, '~s'), regexp('([a-zA-Zµ]?)$'), ' $1')"
+        return {"labelExpr": f"datum.label === '' ? '' : {number} + '{axis.unit}'"}
+    return {}
 
 
 def _colours(figure: Figure, size: Size) -> Any:
@@ -211,7 +217,7 @@ def _lines(figure: Figure, size: Size) -> Iterator[Chart]:
             band = _data([{"x": low, "end": high, "series": place.name}]).mark_rect(opacity=0.18)
             yield band.encode(x=x, x2="end:Q", color=colours)
         rule = _data([{"x": place.x, "series": place.name}]).mark_rule(strokeWidth=1.6)
-        yield rule.encode(x=x, color=colours)
+        yield rule.encode(x=x, color=colours)  # the same colour scale everywhere: one legend
     for level in figure.levels:
         rule = _data([{"y": level.y, "series": level.name}]).mark_rule(strokeDash=[5, 3], strokeWidth=1.6)
         yield rule.encode(y=y, color=colours)
@@ -233,6 +239,7 @@ def _dots(figure: Figure, x: Any, y: Any, colours: Any) -> Iterator[Chart]:
         False: {"filled": True, "size": 50},
         True: {"filled": False, "size": 64, "strokeWidth": 2, "shape": "diamond"},
     }
+    # Two layers: Altair has no encoding for filled and hollow.
     for flagged, shape in shapes.items():
         rows = [
             {"x": dot.x, "y": dot.y, "series": name, "text": shown(dot.text) or f"{dot.y:.4g}"}

@@ -55,8 +55,10 @@ def plotted(figures: Sequence[Figure]) -> list[dict[str, Any]]:
 
 def inline(drawing: str, prefix: str, figure: Figure) -> Any:
     """Return an SVG for a page with several: with unique ids, title, description, and fluid width."""
+    # Vega names the clip paths of every drawing clip0, clip1 ...
     unique = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", drawing)
     head, tail = unique.split(">", 1)
+    # Smaller with the page, but not larger than it was drawn.
     wide = re.search(r'viewBox="0 0 ([0-9.]+)', head)
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
     limit = f' style="max-width:{wide[1]}px"' if wide else ""

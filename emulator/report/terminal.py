@@ -86,6 +86,7 @@ def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: boo
             names = [heading(c.head) for place, c in enumerate(table.columns) if place not in places]
             if names:
                 console.print(shown(f"no room for: {', '.join(names)}"), style="dim")
+    # rich fills the last column with blanks.
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
@@ -123,6 +124,7 @@ def _laid_out(table: Table, places: Sequence[int], width: int) -> Any:
 
     laid = RichTable(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     needed = _needed(table)
+    # Where even the columns that must stay do not fit, all of them take several lines.
     tight = sum(needed[place] for place in places) > width + 2
     for place in places:
         column = table.columns[place]

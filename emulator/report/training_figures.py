@@ -85,6 +85,7 @@ def throughput(result: RunResult, limits: Sequence[Level] = ()) -> Figure | None
         return None
     log = spread([point.ranks for point in points])
     rates = [point.bytes_per_second for point in points]
+    # The ideal line rises beyond what was read: the plot ends a little above the fastest run.
     top = max(0.0, *rates, *(limit.y for limit in limits)) * 1.15 or 1.0
     dots = dots_of(points, lambda point: point.bytes_per_second)
     series = [*_course(result, dots, top), *_ideal(points, top, log), *_by_limit(points, dots)]
@@ -166,6 +167,7 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     posterior = believe(runs, search).posterior
     if not posterior.curved:
         return []
+    # As many places on the screen between small counts as between large ones.
     first, last = points[0].ranks, points[-1].ranks
     space = np.geomspace if spread([first, last]) else np.linspace
     counts = space(first, last, 60)

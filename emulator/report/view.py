@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from emulator.analysis.answer import Answer
-from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.gate import require
 from emulator.record.result import BoundKind, Flag, Point, RunResult
 from emulator.registry import KINDS
@@ -121,6 +121,7 @@ _ONCE_WITH_VALUE = {"--out", "--resume", "--junit", "--live"}
 def words_again(result: RunResult) -> list[str]:
     """Return the words of the command after `feedrate`, without those that are for one time."""
     words = list(result.command)
+    # Before it may stand mpirun with its own options.
     while words and Path(words[0]).name != "feedrate":
         words.pop(0)
     kept: list[str] = []
@@ -143,6 +144,7 @@ def again(result: RunResult) -> str:
     line = shlex.join(["feedrate", words[0], *out, *words[1:]])
     ranks, hosts = result.environment.get("ranks_started"), result.environment.get("hosts") or ()
     if result.environment.get("mpirun") and isinstance(ranks, int):
+        # Ranks sleep most of the time: bound to a core each, few would fit on a host.
         per_host = -(-ranks // max(1, len(hosts)))
         where = ["--host", ",".join(f"{host}:{per_host}" for host in hosts)] if len(hosts) > 1 else []
         line = shlex.join(["mpirun", "-n", str(ranks), *where, "--bind-to", "none"]) + " " + line
@@ -217,8 +219,6 @@ class Limit:
     """The process counts that it limits."""
     evidence: tuple[str, ...]
     """Measurements at the largest of them, one sentence each."""
-    help: str
-    """Advice; empty for compute."""
 
 
 def limits(result: RunResult) -> tuple[Limit, ...]:
@@ -233,7 +233,6 @@ def limits(result: RunResult) -> tuple[Limit, ...]:
             name=LIMIT_NAMES[kind] + (f" of {host}" if host else ""),
             where=rank_counts({point.ranks for point in points}),
             evidence=points[-1].bound.evidence if points[-1].bound else (),
-            help=(points[-1].bound.help if points[-1].bound else "") or HELPS.get(kind, ""),
         )
         for (kind, host), points in ordered
     )

@@ -32,16 +32,11 @@ def test_examples_are_command_lines_that_the_verb_takes(verb):
     ], "a type of Python"
 
 
-@pytest.mark.parametrize(
-    "words", ["swep", "xyzzy", "--nope", "sweep --nonsense", "sweep -n many", "sweep --steps", "record"]
-)
+@pytest.mark.parametrize("words", ["swep", "--nope", "sweep --nonsense", "sweep -n many", "record"])
 def test_a_wrong_command_line_is_one_line(words):
     done = feedrate(*words.split())
     assert done.status == 2 and done.one_line() == done.err.rstrip("\n")
-
-
-def test_the_nearest_command_is_named():
-    assert "did you mean 'sweep'?" in feedrate("swep").one_line()
+    assert words != "swep" or "did you mean 'sweep'?" in done.err
 
 
 @pytest.mark.parametrize(

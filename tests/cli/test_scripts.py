@@ -35,15 +35,8 @@ def test_a_sweep_answers_with_one_line_and_says_the_rest_on_stderr(swept):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("workloads",), ("workloads", "unet3d-tiny"), ("doctor",),
-        ("datasize", "-w", "unet3d-a100", "--accelerators", 8, "--host-memory", "256GiB"),
-        ("plan", "--accelerators", 8, "-w", "unet3d-a100"), ("checkpoint", "--models"),
-        ("efficiency", "--system", "ceph-nvme"),
-    ],
-    ids=lambda words: "-".join(map(str, words[:2])),
-)  # fmt: skip
+    "words", [("workloads",), ("workloads", "unet3d-tiny"), ("checkpoint", "--models")], ids=" ".join
+)
 def test_every_answer_is_json(words):
     done = feedrate(*words, "--json")
     assert done.status == 0, done.err

@@ -89,7 +89,6 @@ def compare(
         list[str] | None,
         typer.Option(help="A table of published figures, by name or CSV file; repeatable; all: every one."),
     ] = None,
-    match: Annotated[str, typer.Option(help="Only published systems whose name contains this.")] = "",
     fail_if_worse: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +114,7 @@ def compare(
         if share is None:
             raise SpecError("--junit was given without --fail-if-worse", "add --fail-if-worse 5%")
         require_output(junit)
-    comparison = comparing.compare_folders(outs, reference or [], match, share)
+    comparison = comparing.compare_folders(outs, reference or [], share)
     if live.for_programs():
         live.answer(comparison.as_plain())
     _show(comparison, paths)

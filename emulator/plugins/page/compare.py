@@ -116,28 +116,28 @@ def names_of(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
 
 
 def compare_folders(
-    outs: Sequence[Path], references: Sequence[str] = (), match: str = "", fail_if_worse: float | None = None
+    outs: Sequence[Path], references: Sequence[str] = (), fail_if_worse: float | None = None
 ) -> Comparison:
     """Compare results in folders with published tables, by name or file. Raises SpecError, StorageError."""
     results = [read_result(out) for out in outs]
     names = names_of(outs, [result.label for result in results])
     named = list(zip(names, results, strict=True))
-    return compare(named, load_references(references), match, fail_if_worse)
+    return compare(named, load_references(references), fail_if_worse)
 
 
 def compare(
     results: Sequence[tuple[str, RunResult]],
     submissions: Sequence[Entry] = (),
-    match: str = "",
     fail_if_worse: float | None = None,
 ) -> Comparison:
     """Compare (name, result) pairs with each other, and with published rows of the same workload.
 
-    `match` selects published rows with all of its words in the name of submitter or system. Only letters and
-    digits count, because such names are written in many ways. `fail_if_worse` is a share (0 to 1).
+    `fail_if_worse` is a share (0 to 1).
     """
     compared = tuple(Compared(name=name, result=result) for name, result in results)
-    published = _published(compared, submissions, match)
+    workloads = {item.workload.replace("-", "_") for item in compared}
+    published = [row for row in submissions if row.workload in workloads]
+    published.sort(key=lambda row: (row.accelerators, row.name))
     verdicts = tuple(gate(fail_if_worse, compared)) if fail_if_worse is not None else ()
     moves = tuple(_moves(compared))
     measured = [entry for item in compared for entry in item.entries]
@@ -156,28 +156,12 @@ def compare(
         complete=all(result.status == "complete" for _, result in results),
         tables=tuple(table for table in tables if table.rows),
         figures=figures(compared, published),
-        cautions=tuple(_cautions(compared, submissions, published, match)),
+        cautions=tuple(_cautions(compared, submissions, published)),
         points=entries_table("", measured),
         results=compared,
         moves=moves,
         verdicts=verdicts,
     )
-
-
-def _published(compared: Sequence[Compared], submissions: Sequence[Entry], match: str) -> list[Entry]:
-    """The published rows of the workloads that match."""
-    workloads = {item.workload.replace("-", "_") for item in compared}
-    words = [_letters(word) for word in match.split()]
-    rows = [
-        row
-        for row in submissions
-        if row.workload in workloads and all(word in _letters(row.name) for word in words)
-    ]
-    return sorted(rows, key=lambda row: (row.accelerators, row.name))
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _verdict(compared: Sequence[Compared], moves: Sequence[str], verdicts: Sequence[Verdict]) -> Answer:
@@ -240,14 +224,14 @@ def _knee_move(first: Compared, other: Compared) -> str:
 
 
 def _cautions(
-    compared: Sequence[Compared], submissions: Sequence[Entry], published: Sequence[Entry], match: str
+    compared: Sequence[Compared], submissions: Sequence[Entry], published: Sequence[Entry]
 ) -> Iterator[str]:
     """What a reader has to know before the figures are compared."""
     for item in compared:
         yield from _own_cautions(item)
     if submissions and not published:
         workloads = " or ".join(sorted({item.workload for item in compared}))
-        yield f"No published row ran {workloads}{f' and matches {match!r}' if match else ''}."
+        yield f"No published row ran {workloads}."
     if published:
         yield (
             "Published throughput includes the first step of each epoch up to v1.0 and excludes it since, as "

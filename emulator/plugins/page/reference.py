@@ -150,11 +150,11 @@ def entries_table(caption: str, entries: Sequence[Entry]) -> Table:
         for entry in entries
     ]
     flagged = frozenset(place for place, entry in enumerate(entries) if entry.flagged)
-    table = Table(caption=caption, columns=columns, rows=tuple(rows), flagged=flagged, items="runs")
+    table = Table(caption=caption, columns=columns, rows=tuple(rows), flagged=flagged)
     return table.without_empty_columns()
 
 
 def published_table(workload: str) -> Table:
     """Return a table of the published results of a workload. Raises SpecError."""
     caption = f"Published results of {workload} (results/README.md has the sources)"
-    return entries_table(caption, published_entries(workload))
+    return replace(entries_table(caption, published_entries(workload)), items="systems")

@@ -79,6 +79,7 @@ def _limit_beside(result: RunResult, others: Sequence[tuple[str, RunResult]]) ->
     limits = []
     for _, other in others:
         corner = other.read_limit
+        # A line far above the runs would press their curve to the axis.
         if corner and corner.read and corner.read.bytes_per_second <= 3 * most:
             rate, block = corner.read.bytes_per_second, show_bytes(corner.block_bytes)
             name = f"{other.loader}, {corner.pattern} reads of {block}: {show_rate(rate)}"
