@@ -69,11 +69,11 @@ def neighbours(corners: Sequence[Corner], read: bool) -> tuple[Neighbour, ...]:
     return tuple(Neighbour(name, alone[name], side) for name, side in together.items() if name in alone)
 
 
-def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
+def summed(pairs: Sequence[Neighbour]) -> tuple[float, float]:
     """Return the sums of bytes/s alone, and beside neighbours."""
     return (
-        sum(neighbour.alone.bytes_per_second for neighbour in found),
-        sum(neighbour.together.bytes_per_second for neighbour in found),
+        sum(neighbour.alone.bytes_per_second for neighbour in pairs),
+        sum(neighbour.together.bytes_per_second for neighbour in pairs),
     )
 
 
@@ -167,7 +167,7 @@ def _both(seconds: list[float | None]) -> Cell:
 
 
 def _neighbours(result: RunResult, read: bool) -> Table:
-    found = neighbours(result.baseline, read)
+    pairs = neighbours(result.baseline, read)
     who, others, depth = ("Readers", "writers", 1) if read else ("Writers", "readers", 8)
     columns = (
         Column("", align="left"),
@@ -179,12 +179,12 @@ def _neighbours(result: RunResult, read: bool) -> Table:
         Column("ratio", three_digits),
     )
     rows: list[tuple[Cell, ...]] = []
-    for name, alone, together in found:
+    for name, alone, together in pairs:
         before, after = alone.bytes_per_second / 1e6, together.bytes_per_second / 1e6
         first, then = alone.latency_p9999, together.latency_p9999
         rows.append((name, before, after, after / before, first, then, then / first))
-    if found:
-        before, after = summed(found)
+    if pairs:
+        before, after = summed(pairs)
         rows.append(("sum", before / 1e6, after / 1e6, after / before, "", "", ""))
     caption = f"{who} at queue depth {depth}, alone and beside the {others}"
     return Table(caption=caption, columns=columns, rows=tuple(rows))

@@ -92,9 +92,9 @@ def _sample(nvml: Any, gpu: Any) -> dict[str, float]:
         "temperature_celsius": (nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
         "reasons": (nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu),
     }
-    found: dict[str, float] = {}
+    sample: dict[str, float] = {}
     for name, (question, *arguments) in questions.items():
         with suppress(nvml.NVMLError):
             value = float(question(*arguments))
-            found[name] = value / 1e3 if name.endswith("watts") else value  # NVML has milliwatts
-    return found
+            sample[name] = value / 1e3 if name.endswith("watts") else value  # NVML has milliwatts
+    return sample

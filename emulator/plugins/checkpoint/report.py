@@ -14,21 +14,22 @@ from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 
 def _by_direction(result: RunResult) -> dict[str, list[Checkpoint]]:
-    directions = ("write", "read")
-    found = {name: [made for made in result.checkpoints if made.direction == name] for name in directions}
-    return {name: made for name, made in found.items() if made}
+    checkpoints: dict[str, list[Checkpoint]] = {}
+    for made in sorted(result.checkpoints, key=lambda made: made.direction, reverse=True):  # writes first
+        checkpoints.setdefault(made.direction, []).append(made)
+    return checkpoints
 
 
 def answer(result: RunResult) -> Answer:
     """Return the times to write and to restore a checkpoint; the number is that of the first, in bytes/s."""
     question, number = "How long does a checkpoint take?", None
     parts: list[str] = []
-    for direction, found in _by_direction(result).items():
-        seconds = fmean(made.seconds for made in found)
-        rate = fmean(made.bytes_per_second for made in found)
+    for direction, checkpoints in _by_direction(result).items():
+        seconds = fmean(made.seconds for made in checkpoints)
+        rate = fmean(made.bytes_per_second for made in checkpoints)
         number = rate if number is None else number
         verb = "write" if direction == "write" else "restore"
-        what = "it" if parts else f"a checkpoint of {show_bytes(found[0].bytes)}"
+        what = "it" if parts else f"a checkpoint of {show_bytes(checkpoints[0].bytes)}"
         parts.append(f"{verb} {what} in {show_seconds(seconds)} ({show_rate(rate)})")
     if not parts:
         return Answer(question=question, sentence="No checkpoint was completed.")
@@ -65,28 +66,28 @@ def tables(result: RunResult) -> tuple[Table, ...]:
         Column("in\nmemory %", one_place, room=30),
     )
     means = [
-        _row(f"{len(found)} {direction}{'s' if len(found) > 1 else ''}", found)
-        for direction, found in _by_direction(result).items()
+        _row(f"{len(checkpoints)} {direction}{'s' if len(checkpoints) > 1 else ''}", checkpoints)
+        for direction, checkpoints in _by_direction(result).items()
     ]
-    each = [_row(f"{made.direction} {made.number}", [made]) for made in result.checkpoints]
+    singly = [_row(f"{made.direction} {made.number}", [made]) for made in result.checkpoints]
     return (
         Table(caption="Mean of the checkpoints", columns=columns, rows=tuple(means)),
-        Table(caption="Each checkpoint", columns=columns, rows=tuple(each)),
+        Table(caption="Each checkpoint", columns=columns, rows=tuple(singly)),
     )
 
 
-def _row(name: str, found: Sequence[Checkpoint]) -> tuple[Cell, ...]:
+def _row(name: str, checkpoints: Sequence[Checkpoint]) -> tuple[Cell, ...]:
     """Return a row of arithmetic means, also of rates, as MLPerf Storage does."""
-    shares = [made.resident_share for made in found if made.resident_share is not None]
-    writes = found[0].direction == "write"
+    shares = [made.resident_share for made in checkpoints if made.resident_share is not None]
+    writes = checkpoints[0].direction == "write"
     return (
         name,
-        fmean(made.bytes for made in found) / 1e9,
-        fmean(made.seconds for made in found),
-        fmean(made.fastest_seconds for made in found),
-        fmean(made.seconds + made.commit_seconds for made in found) if writes else None,
-        fmean(made.bytes_per_second for made in found) / 1e9,
-        fmean(made.cpu_seconds / (made.bytes / 1e9) if made.bytes else 0.0 for made in found),
+        fmean(made.bytes for made in checkpoints) / 1e9,
+        fmean(made.seconds for made in checkpoints),
+        fmean(made.fastest_seconds for made in checkpoints),
+        fmean(made.seconds + made.commit_seconds for made in checkpoints) if writes else None,
+        fmean(made.bytes_per_second for made in checkpoints) / 1e9,
+        fmean(made.cpu_seconds / (made.bytes / 1e9) if made.bytes else 0.0 for made in checkpoints),
         fmean(shares) * 100 if shares else None,
     )
 

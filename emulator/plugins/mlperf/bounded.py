@@ -119,16 +119,24 @@ def _checked(value: Any, name: str, depth: int = 0) -> Any:
     if isinstance(value, list):
         return [_checked(item, name, depth + 1) for item in value]
     if isinstance(value, dict):
-        if any(type(key) not in (str, int) for key in value):
-            raise SpecError(f"{name}: a table with a key that is neither text nor a whole number")
-        table = {_checked(str(key), name): _checked(item, name, depth + 1) for key, item in value.items()}
-        table |= {key: MASK for key in table if names_secret(key) and table[key] is not None}
-        if len(table) != len(value):
-            raise SpecError(f"{name}: a table with the same key as a number and as text")
-        return table
+        return _checked_table(value, name, depth)
     if why := _why_refused(value):
         raise SpecError(f"{name}: {why}", "only text and numbers are read")
     return masked(value) if isinstance(value, str) else value
+
+
+def _checked_table(value: dict[Any, Any], name: str, depth: int) -> dict[str, Any]:
+    """Check every value in a table, and mask its secrets. Raises SpecError."""
+    table: dict[str, Any] = {}
+    for key, item in value.items():
+        if type(key) not in (str, int):
+            raise SpecError(f"{name}: a table with a key that is neither text nor a whole number")
+        text = _checked(str(key), name)
+        if text in table:
+            raise SpecError(f"{name}: a table with the same key as a number and as text")
+        checked = _checked(item, name, depth + 1)
+        table[text] = MASK if names_secret(text) and checked is not None else checked
+    return table
 
 
 def _why_refused(value: Any) -> str:

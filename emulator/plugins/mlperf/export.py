@@ -52,7 +52,7 @@ def export_results(outs: Sequence[Path], folder: Path) -> list[Check]:
     check_out(folder, force=False, hint="choose another --out")
     au: list[float] | None = None
     if result.kind == "checkpoint":
-        runs = [checkpoint_run(one) for one in results]
+        runs = [checkpoint_run(result) for result in results]
     else:
         runs = training_runs(outs[0], result)
         au = [run.summary["metric"]["train_au_mean_percentage"] / 100 for run in runs]

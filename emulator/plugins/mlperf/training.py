@@ -63,7 +63,7 @@ class ImportedTraining:
         hidden = self.published.au - self.x_ideal_first
         overslept = self.published.au - self.x_ideal
         most = max(self.x_ideal, self.x_ideal_first)
-        found = (
+        candidates = (
             ("documents", most, _MOST, f"X/X_ideal is {most * 100:.1f} %, which is impossible."),
             ("documents", len(self.run.unread), 0.0, f"{'; '.join(self.run.unread)}."),
             ("hidden", hidden, _HIDDEN, f"A slow start hides {hidden * 100:.0f} points of AU."),
@@ -71,7 +71,7 @@ class ImportedTraining:
         )
         return [
             Flag(name=name, value=value, threshold=threshold, sentence=sentence)
-            for name, value, threshold, sentence in found
+            for name, value, threshold, sentence in candidates
             if value > threshold
         ]
 

@@ -56,7 +56,7 @@ def plan(
     """
     if result and system:
         raise SpecError("plan takes one storage", "give a result or --system, not both")
-    found = planned(
+    answers = planned(
         workload or DEFAULT_WORKLOADS,
         result or system,
         accelerators,
@@ -64,12 +64,12 @@ def plan(
         margin=margin,
         settings=settings or (),
     )
-    made = replace(plan_result(found, options.command_line()), status="complete", reason="")
+    made = replace(plan_result(answers, options.command_line()), status="complete", reason="")
     if out is not None:
         with ResultFolder.create(out, made, force=force) as folder:
             made = folder.complete()
     if live.for_programs():
-        live.answer(to_plain(found))
+        live.answer(to_plain(answers))
     print_blocks(document_of(made).blocks)
 
 
@@ -112,7 +112,7 @@ def efficiency(
         raise SpecError("efficiency needs a system", "give a result, or --system NAME")
     stated = {"storage.nodes": nodes, "hardware.drives_per_node": drives}
     given = [f"{key}={value}" for key, value in stated.items() if value is not None]
-    found = efficiency_of(
+    compared = efficiency_of(
         names,
         workload,
         match,
@@ -121,5 +121,5 @@ def efficiency(
         write_factor=write_factor,
     )
     if live.for_programs():
-        live.answer(to_plain(found))
-    print_blocks(found.tables)
+        live.answer(to_plain(compared))
+    print_blocks(compared.tables)

@@ -60,7 +60,7 @@ def figures(system: System, fed: float | None = None) -> dict[str, float | None]
     reading, writing = product(drives, hardware.drive_power_read), product(drives, hardware.drive_power_write)
     price = product(storage.nodes, hardware.node_cost)
     capacity = {"raw": ratio(raw_bytes(system), 1e12), "usable": ratio(usable_bytes(system), 1e12)}
-    found = {
+    figures_by_key = {
         "read_gb_per_second": read,
         "write_gb_per_second": write,
         "read_gb_per_second_per_node": ratio(read, storage.nodes),
@@ -93,8 +93,8 @@ def figures(system: System, fed: float | None = None) -> dict[str, float | None]
     }
     for key, amount in amounts.items():
         for kind, size in capacity.items():
-            found[f"{key}_per_{kind}_tb"] = ratio(amount, size)
-    return found
+            figures_by_key[f"{key}_per_{kind}_tb"] = ratio(amount, size)
+    return figures_by_key
 
 
 def matches(system: System, other: System) -> dict[str, int]:
@@ -156,7 +156,7 @@ def _side_by_side(caption: str, systems: Mapping[str, Mapping[str, float | None]
     keys = dict.fromkeys(key for values in systems.values() for key in values)
     rows = []
     for key in keys:
-        values = [found.get(key) for found in systems.values()]
+        values = [of_system.get(key) for of_system in systems.values()]
         if any(value is not None for value in values):
             label = key
             for part, words in LABELS.items():

@@ -102,16 +102,16 @@ def plan(
     for job in jobs:
         if not math.isfinite(job.demand):
             raise SpecError(f"{job.name} does not compute, so it has no demand", "choose another workload")
-    found, result = open_system(system) if system else (System(title="What accelerators need"), None)
-    feeds = [what_it_feeds(found, result, job) for job in jobs] if system else []
+    described, result = open_system(system) if system else (System(title="What accelerators need"), None)
+    feeds = [what_it_feeds(described, result, job) for job in jobs] if system else []
     needs: list[Need] = []
     for place, job in enumerate(jobs if accelerators else ()):
-        storage = found.storage
+        storage = described.storage
         if result:  # its largest rate is no limit
             storage = replace(storage, bandwidth=feeds[place].limit_bytes_per_second)
-        needs += _needs(job, accelerators or 0, replace(found, storage=storage), per_host, margin)
+        needs += _needs(job, accelerators or 0, replace(described, storage=storage), per_host, margin)
     return Plan(
-        system=found.name, title=found.title or found.name, measured=result is not None,
+        system=described.name, title=described.title or described.name, measured=result is not None,
         accelerators=accelerators, per_host=per_host, margin=margin, feeds=tuple(feeds), needs=tuple(needs),
     )  # fmt: skip
 
