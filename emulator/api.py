@@ -254,7 +254,7 @@ def record(command: Sequence[str], *, out: Place, check: bool = True, **options:
 
     `options` are those of `feedrate record` with underscores: steps=200, warmup=5, traced_steps=100; with
     `check` a replay follows the job. The job's exit status is `observation.status`. Call it in the main
-    thread. Raises SpecError, DatasetError, StorageError, LaunchError.
+    thread. Raises MissingError, SpecError, DatasetError, StorageError, LaunchError.
     """
     from emulator.plugins.recorder.record import record_job
 

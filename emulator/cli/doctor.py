@@ -54,6 +54,7 @@ def _findings(place: Path | ObjectURL) -> Iterator[Finding]:
     yield from _machine()
     yield _tool("fio", "the storage's own limits need it: apt install fio, or dnf install fio")
     yield _tool("rados", "baseline rados needs it: apt install ceph-common")
+    yield _tool("strace", "record needs it: apt install strace, or dnf install strace")
     yield from _plugins()
 
 

@@ -15,9 +15,10 @@ from emulator.calls import CALL
 from emulator.config.reader import read_json, stated, to_plain, toml_text
 from emulator.config.recipe import Recipe
 from emulator.config.workload import Workload
-from emulator.errors import FeedrateError, SpecError, storage_errors
+from emulator.errors import FeedrateError, MissingError, SpecError, storage_errors
 from emulator.files import write_whole, written_by
 from emulator.launch.launched import claims
+from emulator.plugins.recorder import strace
 from emulator.plugins.recorder.describe import Described, describe, main_loader
 from emulator.plugins.recorder.observation import Observation
 from emulator.plugins.recorder.session import Ran
@@ -46,7 +47,7 @@ class Written:
 
 
 def prepare(folder: Path, force: bool) -> None:
-    """Make the folder. Raises SpecError if it has other files, StorageError."""
+    """Make the folder. Raises SpecError if it has other files, StorageError, MissingError without strace."""
     torchrun = os.environ.get("WORLD_SIZE", "1")
     if torchrun != "1" or any(claim.size > 1 for claim in claims()):
         raise SpecError(
@@ -56,15 +57,15 @@ def prepare(folder: Path, force: bool) -> None:
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
         names = sorted(entry.name for entry in folder.iterdir())
-    if not names:
-        return
     # A kill or a power cut may have left the temporary file of one of ours.
     ours = {name for name in names if (written_by(name) or (name,))[0] in _OURS}
-    if ours < set(names) or not _is_recording(folder):
+    if names and (ours < set(names) or not _is_recording(folder)):
         foreign = next((name for name in names if name not in ours), names[0])
         raise SpecError(f"{folder} has {foreign!r}, which is no recording", "choose another --out")
-    if not force:
+    if names and not force:
         raise SpecError(f"{folder} exists already", "choose another --out, or add --force")
+    if why := strace.usable():
+        raise MissingError(f"a job is recorded with strace: {why}", "apt install strace, and permit ptrace")
     with storage_errors("cannot clear the folder"):
         for name in names:
             (folder / name).unlink()
