@@ -155,20 +155,17 @@ def listed(names: list[str]) -> str:
 
 def require_free(holding: Holding, plan: DatasetPlan) -> None:
     """Raises DatasetError when files of others have names that a plan needs, StorageError."""
-    store, ours, inner = holding.store, holding.plans, frozenset(plan.folders)
-    # An empty folder is in no list of files.
-    taken = [name for name in store.folders(("", *plan.folders)) if plan.index_of(name) is not None]
-    for found in store.names():
-        path = PurePosixPath(found)
-        if found in inner or (holding.begun is None and found.startswith(JOURNALS)):
-            taken.append(found)
-        for part in (path, *path.parents):  # a folder may have a sample's name, too
-            name = str(part)
-            if plan.index_of(name) is not None and (
-                part != path or all(own.index_of(name) is None for own in ours)
-            ):
-                taken.append(found)
-                break
+    store, folders = holding.store, frozenset(plan.folders)
+
+    def in_the_way(name: str) -> bool:
+        if name in folders or (holding.begun is None and name.startswith(JOURNALS)):
+            return True
+        if plan.index_of(name) is not None:
+            return all(own.index_of(name) is None for own in holding.plans)
+        # A folder may have a sample's name, too. If it is empty, the sample itself finds it in its way.
+        return any(plan.index_of(str(folder)) is not None for folder in PurePosixPath(name).parents)
+
+    taken = [name for name in store.names() if in_the_way(name)]
     if taken:
         raise DatasetError(
             f"{store}: {len(taken)} files are in the way that feedrate did not make: {listed(taken)}",

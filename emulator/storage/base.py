@@ -201,10 +201,6 @@ class Store(Storage):
         """List the names of `entries`, without a stat of each file."""
         return (entry.name for entry in self.entries(prefix))
 
-    def folders(self, inside: Iterable[str]) -> Iterator[str]:
-        """List the folders in the folders `inside`, empty ones, too; objects have none."""
-        return iter(())
-
     def describe(self) -> dict[str, str]:
         """Return mount, source and type, without credentials; empty if the mount table has them."""
         return {}

@@ -72,14 +72,6 @@ class FolderStore(PosixStorage, Store):
             for name, _ in _walk(self.root, prefix):
                 yield name
 
-    def folders(self, inside: Iterable[str]) -> Iterator[str]:
-        with storage_errors(f"cannot list {self}"):
-            for folder in inside:
-                with suppress(*_ABSENT), os.scandir(self.root / folder) as entries:
-                    for entry in entries:
-                        if entry.is_dir(follow_symlinks=False):
-                            yield f"{folder}/{entry.name}".lstrip("/")
-
     def size(self, name: str) -> int | None:
         status = self._stat(name)
         return status.st_size if status else None
