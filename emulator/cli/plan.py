@@ -59,7 +59,8 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
     for line in _plan_lines(job, manifest, pace.sample_bytes, runs):
         typer.echo(line)
     read = show_bytes(sum(run.bytes for run in runs))
-    typer.echo(f"\nexpected: about {len(runs)} runs, {read}, {show_seconds(seconds)} if the storage keeps up")
+    about = counted(len(runs), "run")
+    typer.echo(f"\nexpected: about {about}, {read}, {show_seconds(seconds)} if the storage keeps up")
     if schedule.assumption:
         typer.echo(f"counts and their number follow what is measured: {schedule.assumption}")
     typer.echo(f"command: {command}")
