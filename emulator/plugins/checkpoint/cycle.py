@@ -14,7 +14,7 @@ from typing import TypeVar
 from emulator import live
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import sync_folder
-from emulator.launch.comm import STEP_POLL, Comm, agreed, entered, guarded
+from emulator.launch.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
@@ -68,10 +68,11 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResul
             try:
                 with live.telling(session.now) if first else nullcontext():
                     session.run()
-            except BaseException:
+            except BaseException as error:
                 if first:
+                    # Others may still write to an unfinished checkpoint, unless all ranks have agreed to end.
                     with suppress(StorageError):  # the storage has failed; the next run tries again
-                        place.clean(job.root)
+                        place.clean(job.root, unfinished_too=isinstance(error, Quiet))
                 raise
             if first:
                 place.clean(job.root)  # what is not to be kept

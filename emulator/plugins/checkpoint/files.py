@@ -196,12 +196,13 @@ def _only_ours(path: Path) -> bool:
     return all(sizes.get(name) == (path / name).stat().st_size for name in names)
 
 
-def clean(root: Path) -> list[str]:
+def clean(root: Path, *, unfinished_too: bool = True) -> list[str]:
     """Remove what runs that died have left, and return its names. Raises StorageError.
 
-    That is every unfinished checkpoint, and complete ones whose marker says that they were not to be kept.
+    That is complete checkpoints whose marker says that they were not to be kept, and every unfinished one:
+    no rank may write to it any more.
     """
-    left = unfinished(root)
+    left = unfinished(root) if unfinished_too else []
     for number in complete(root):
         with suppress(DatasetError):  # a damaged marker, or another program's
             if not read_marker(root, number).keep:
