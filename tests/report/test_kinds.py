@@ -7,7 +7,7 @@ from emulator.registry import KINDS
 from emulator.report.view import answer_of, kind_of
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "plan"])  # a plan is never empty
 def test_a_kind_speaks_for_an_empty_result_and_stands_beside_another(kind):
     empty = result((), kind=kind)
     spoken = kind_of(empty)

@@ -101,7 +101,7 @@ def compare(
         Path | None, typer.Option(metavar="FILE", help="Write the verdicts of --fail-if-worse as JUnit XML.")
     ] = None,
 ) -> None:
-    """Compare results on the same axes: per accelerator, per host, X/X_ideal; and show their differences.
+    """Compare results: what moved, the same figures side by side, and the settings that differ.
 
     \b
     Examples:

@@ -94,6 +94,17 @@ def load_reference(name: str) -> list[Entry]:
     path = known.get(name) or Path(name)
     if not path.is_file():
         raise SpecError(f"there is no table of published figures {name!r}", "known: " + ", ".join(known))
+    rows = _rows(path)
+    try:
+        ours = {row["workload"]: row["workload"].replace("_", "-") for row in rows}
+        ran = {theirs: load_workload(own) for theirs, own in ours.items() if own in names("workloads")}
+        return [_submission(row, ran[row["workload"]], path.stem) for row in rows if row["workload"] in ran]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SpecError(f"{path} has a value that is not a number ({error})") from None
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file with the columns SUBMISSIONS. Raises SpecError."""
     try:
         with storage_errors("cannot read the published figures", path):
             text = read_document(path).decode()
@@ -103,12 +114,7 @@ def load_reference(name: str) -> list[Entry]:
     if not rows or not set(SUBMISSIONS) <= set(rows[0]):
         wanted = f"it needs the columns {', '.join(SUBMISSIONS)}"
         raise SpecError(f"{path} is no table of published figures", wanted)
-    try:
-        ours = {row["workload"]: row["workload"].replace("_", "-") for row in rows}
-        ran = {theirs: load_workload(own) for theirs, own in ours.items() if own in names("workloads")}
-        return [_submission(row, ran[row["workload"]], path.stem) for row in rows if row["workload"] in ran]
-    except (AttributeError, TypeError, ValueError) as error:
-        raise SpecError(f"{path} has a value that is not a number ({error})") from None
+    return rows
 
 
 def published_entries(workload: str) -> list[Entry]:

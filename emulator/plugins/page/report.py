@@ -11,7 +11,7 @@ from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.registry import RULES
 from emulator.report import training
-from emulator.report.charts import Level
+from emulator.report.charts import Figure, Level
 from emulator.report.document import Document, document_of
 from emulator.report.metrics import as_openmetrics
 from emulator.report.table import Column, Table
@@ -50,14 +50,10 @@ def report(
     kind, version = kind_of(result), Rules(rules).version
     others = [(path.name, read_result(path)) for path in beside]
     named = [(folder.name, result), *others]
-    own = kind.tables(result)
+    own, figures = kind.tables(result), _with_limit(result, others)
     tables = [*own]
     tables += [_all_of(named)] if others else []
     tables += [_sets(named, version)] if version else []
-    figures = list(kind.figures(result))
-    limit = _limit_beside(result, others)
-    if limit and len({point.ranks for point in result.points}) > 1:
-        figures[0] = throughput(result, [limit]) or figures[0]
     for name, other in others:
         its_tables, its_figures = kind_of(other).beside(result, other)
         tables += [replace(table, caption=f"{table.caption} ({name})") for table in its_tables]
@@ -73,8 +69,9 @@ def report(
     return Report(folder=folder, result=result, **vars(document))
 
 
-def _limit_beside(result: RunResult, others: Sequence[tuple[str, RunResult]]) -> Level | None:
-    """Return the largest undisturbed read rate of a baseline; None where it would hide the curve."""
+def _with_limit(result: RunResult, others: Sequence[tuple[str, RunResult]]) -> list[Figure]:
+    """Return the figures of a result, its throughput with the largest read rate of the other results."""
+    figures = list(kind_of(result).figures(result))
     most = max((point.bytes_per_second for point in result.points), default=0.0)
     limits = []
     for _, other in others:
@@ -84,7 +81,10 @@ def _limit_beside(result: RunResult, others: Sequence[tuple[str, RunResult]]) ->
             rate, block = corner.read.bytes_per_second, show_bytes(corner.block_bytes)
             name = f"{other.loader}, {corner.pattern} reads of {block}: {show_rate(rate)}"
             limits.append(Level(rate, name))
-    return max(limits, key=lambda limit: limit.y, default=None)
+    if limits and len({point.ranks for point in result.points}) > 1:
+        largest = max(limits, key=lambda limit: limit.y)
+        figures[0] = throughput(result, [largest]) or figures[0]
+    return figures
 
 
 def _all_of(named: Sequence[tuple[str, RunResult]]) -> Table:
