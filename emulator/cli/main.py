@@ -38,6 +38,16 @@ METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT", bool: ""}
 COMPLETING = "_FEEDRATE_COMPLETE" in os.environ
 
 
+def _set_timeout(text: str) -> str:
+    """Tell the alarm --storage-timeout. Raises SpecError."""
+    seconds = parse_seconds(text)
+    if not seconds > 0:
+        raise SpecError(f"{OPTION} {text!r} is not above zero", "write it like 30s or 2min")
+    if page := notes.page():
+        page.head.timeout = seconds
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfEveryVerb:
     """The options that every verb has."""
@@ -70,20 +80,15 @@ class OfEveryVerb:
         typer.Option(
             OPTION,
             metavar="TIME",
+            is_eager=True,  # before a path is looked at, which may hang
+            callback=_set_timeout,
             help="Give up when a call into the storage has not returned for this long.",
             rich_help_panel="Output",
         ),
     ] = show_seconds(notes.DEFAULT_TIMEOUT)
 
     def apply(self) -> None:
-        """Choose how this process prints, and when a call hangs. Raises SpecError, StorageError."""
-        seconds = parse_seconds(self.storage_timeout)
-        if not seconds > 0:
-            raise SpecError(
-                f"{OPTION} {self.storage_timeout!r} is not above zero", "write it like 30s or 2min"
-            )
-        if page := notes.page():
-            page.head.timeout = seconds
+        """Choose how this process prints. Raises SpecError, StorageError."""
         live.speak(
             live=self.live,
             answer_json=self.as_json,

@@ -91,7 +91,7 @@ class StoredFile:
 
 def _opened(path: Path) -> StoredFile:
     """Raises StorageError."""
-    with storage_errors("cannot open the dataset's table"):
+    with storage_errors("cannot open the dataset's table", path):
         return StoredFile(path)
 
 
