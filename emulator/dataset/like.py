@@ -54,7 +54,7 @@ def recipe_like(folder: Path, payload: str) -> tuple[Recipe, Tree | None, int]:
     folders = 0
     held: list[list[int]] = []  # of the sampled folders: levels, files
     before, current = None, [0, 0]
-    with storage_errors("cannot list the folder"):
+    with storage_errors("cannot list the folder", folder):
         for name, size in files_below(folder):
             if not size:
                 empty += 1

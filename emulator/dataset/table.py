@@ -205,6 +205,9 @@ def _stored(store: Store, name: str) -> StoredFile | None:
         data = store.get(name, TABLE_BYTES)
         with storage_errors("cannot hold a file in memory"):
             return None if data is None else StoredFile.holding(data)
-    with storage_errors("cannot read a file"), suppress(FileNotFoundError, NotADirectoryError):
+    with (
+        storage_errors("cannot read a file", store.root / name),
+        suppress(FileNotFoundError, NotADirectoryError),
+    ):
         return StoredFile(store.root / name)
     return None

@@ -97,7 +97,7 @@ def locked(root: Path) -> Iterator[None]:
     Raises SpecError if another run holds the lock, StorageError.
     """
     require_apart(root, "choose another folder")
-    with storage_errors("cannot make the folder of checkpoints"):
+    with storage_errors("cannot make the folder of checkpoints", root):
         try:
             lock = Lock(root / _LOCK)
         except BlockingIOError as error:
@@ -124,14 +124,14 @@ def unfinished(root: Path) -> list[Path]:
 
 
 def _names(root: Path) -> list[str]:
-    with storage_errors("cannot list the folder of checkpoints"):
+    with storage_errors("cannot list the folder of checkpoints", root):
         return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
 
 def begin(root: Path, number: int, run: str) -> Path:
     """Make the folder for writing checkpoint `number`. Raises StorageError."""
     part = root / f"{folder_name(number)}.{run}{PART}"
-    with storage_errors("cannot begin a checkpoint"):
+    with storage_errors("cannot begin a checkpoint", part):
         part.mkdir()
         (part / _OWNER).write_bytes(Owner.me().line())
     sync_folder(root)
@@ -144,7 +144,7 @@ def commit(part: Path, number: int, marker: Marker) -> None:
     All files of all ranks must be durable.
     """
     write_whole(part / MARKER, json.dumps(to_plain(marker, named=True)) + "\n")
-    with storage_errors("cannot complete the checkpoint"):
+    with storage_errors("cannot complete the checkpoint", part):
         (part / _OWNER).unlink(missing_ok=True)
         part.rename(part.parent / folder_name(number))
     sync_folder(part.parent)
@@ -168,7 +168,7 @@ def remove(path: Path) -> None:
 
     It stays if anything in it may not be feedrate's. Raises StorageError.
     """
-    with storage_errors("cannot remove a checkpoint"), suppress(FileNotFoundError):
+    with storage_errors("cannot remove a checkpoint", path), suppress(FileNotFoundError):
         if path.is_symlink() or not _only_ours(path):
             return
         if not path.name.endswith(PART):

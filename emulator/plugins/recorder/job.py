@@ -54,7 +54,7 @@ def prepare(folder: Path, force: bool) -> None:
             "each rank has a recorder of its own", "record the launcher: feedrate record ... -- mpirun ..."
         )
     require_apart(folder)
-    with storage_errors("cannot make the folder"):
+    with storage_errors("cannot make the folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
         names = sorted(entry.name for entry in folder.iterdir())
     # A kill or a power cut may have left the temporary file of one of ours.
@@ -66,7 +66,7 @@ def prepare(folder: Path, force: bool) -> None:
         raise SpecError(f"{folder} exists already", "choose another --out, or add --force")
     if why := strace.usable():
         raise MissingError(f"a job is recorded with strace: {why}", "apt install strace, and permit ptrace")
-    with storage_errors("cannot clear the folder"):
+    with storage_errors("cannot clear the folder", folder):
         for name in names:
             (folder / name).unlink()
 
