@@ -38,14 +38,18 @@ def load_sample(whole: Reader, index: int) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     total = 0
     for part in parts:
-        with ExitStack() as stack:
-            file = _opened(whole, part, size, stack)
-            total += file.size
-            if part == parts[-1] and total != whole.size(index):
-                raise wrong_size(file.name, total, whole.size(index))
-            if file.untimed:
-                stack.enter_context(_timed(whole.storage, file.name, file.size))
-            arrays |= _load(whole, part, file)
+        try:
+            with ExitStack() as stack:
+                file = _opened(whole, part, size, stack)
+                total += file.size
+                if part == parts[-1] and total != whole.size(index):
+                    raise wrong_size(file.name, total, whole.size(index))
+                if file.untimed:
+                    stack.enter_context(_timed(whole.storage, file.name, file.size))
+                arrays |= _load(whole, part, file)
+        except OSError as error:  # some file systems report a failed read only when the file is closed
+            error.filename = whole.storage.path(part)
+            raise storage_error(error, "cannot read") from None
     return arrays
 
 
