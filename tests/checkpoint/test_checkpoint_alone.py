@@ -10,6 +10,7 @@ import pytest
 
 from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import FeedrateError, SpecError
+from emulator.files import temporary_name
 from emulator.launch.comm import Comm
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cli import Choices
@@ -147,7 +148,9 @@ def test_a_folder_with_anything_else_in_it_stays(job):
     (part / "thesis.pdf").write_text("mine")
     foreign = place.begin(job.root, 4, "x")
     (foreign / "notes.txt").write_text("mine")
-    (place.begin(job.root, 5, "x") / "0-model").write_bytes(b"feedrate's")
+    ours = place.begin(job.root, 5, "x")
+    for name in ("0-model", temporary_name(ours / "1-model").name, temporary_name(ours / place.MARKER).name):
+        (ours / name).write_bytes(b"feedrate's")
     assert place.clean(job.root) == ["checkpoint-000005.x.part"]
     assert (part / "thesis.pdf").exists() and (foreign / "notes.txt").exists()
 

@@ -137,7 +137,7 @@ def rounds(begin, root: Path, count: int, luck: random.Random) -> None:
         found = verified(root)
         assert len(found) >= known, "a kill never takes a complete checkpoint"
         if not everything:  # the command survived and swept up
-            assert place.unfinished(root) == []
+            assert place.unfinished(root) == [], process.stderr.read()
         for number in found[:-2]:
             place.remove(root / place.folder_name(number))
 

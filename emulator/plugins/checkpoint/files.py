@@ -187,7 +187,8 @@ def _only_ours(path: Path) -> bool:
         return False
     names = {file.name for file in files} - {MARKER, _OWNER}
     if (path / _OWNER).is_file() and Owner.named_in(path / _OWNER) is not None:
-        return all(_SHARD.fullmatch((written_by(name) or (name,))[0]) for name in names)
+        finals = {(written_by(name) or (name,))[0] for name in names}  # of a marker, too: killed in a commit
+        return all(_SHARD.fullmatch(name) for name in finals - {MARKER})
     try:
         marker = build(Marker, read_json(path / MARKER))
     except (SpecError, StorageError):
