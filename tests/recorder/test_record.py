@@ -204,7 +204,8 @@ def test_a_python_that_ignores_its_environment_is_not_taken_for_a_job_without_a_
 
 @TRACED
 def test_a_recording_is_checked_by_a_replay_of_the_same_files(tmp_path):
-    data, out = make_files(tmp_path / "data", [20_000] * 96), tmp_path / "job"
+    # Large enough that pages of its libraries, which a worker reads from storage, are not a tenth of them.
+    data, out = make_files(tmp_path / "data", [200_000] * 96), tmp_path / "job"
     job = ("--", sys.executable, JOBS, "files", data, "step=0.02", "epochs=2", "batch_size=2")
     before = sorted(data.iterdir())
     done = feedrate("record", "--out", out, "--traced-steps", "20", *job)
