@@ -248,9 +248,7 @@ def watched(rank: int) -> None:
         ended = _watch_rank(process, Alarm(page), page)
         if page.head.status < 0 and page.failure() is None and page.head.out:
             line = f"rank {rank} on {socket.gethostname()} was killed or crashed (process {process})"
-            report(
-                f"{line}: see the lines of its launcher, or the system log", RankError.exit_code, aloud=True
-            )
+            report(f"{line}: see the lines of its launcher, or the system log", RankError.exit_code)
         if page.failure() is not None:
             end_launcher(ended)
     finally:

@@ -33,10 +33,11 @@ def test_buffered_reads_come_from_the_device_and_not_from_memory(device, tmp_pat
 def test_a_checkpoint_takes_the_time_that_its_bytes_take(device, tmp_path):
     """375 MB each way at 200 MiB/s: what a slow disk does to it, and nothing else."""
     device.run(
-        "checkpoint", device.data.parent, "-m", "llama3-8b", "-n", "2", "--scale", "1/300", "--writes", "2",
+        "checkpoint", device.data.parent, "-m", "llama3-8b", "-n", "2", "--scale", "1/300", "--writes", "3",
         "--reads", "2", "--pause", "1s", "--out", tmp_path / "out",
     )  # fmt: skip
     found = read_result(tmp_path / "out").checkpoints
     print([f"{one.direction} {one.bytes_per_second / CAP:.3f}" for one in found])
-    assert [one.bytes_per_second / CAP for one in found] == pytest.approx([1] * 4, rel=0.05)
+    # The kernel's cap lets 7 to 11 % more through in the first second after a long rest.
+    assert [one.bytes_per_second / CAP for one in found[1:]] == pytest.approx([1] * 4, rel=0.05)
     assert not list(device.data.parent.glob("feedrate-checkpoints"))

@@ -181,18 +181,20 @@ def remove(path: Path) -> None:
 
 
 def _only_ours(path: Path) -> bool:
-    """Return True if a folder is empty, or has only plain files that its writer or marker accounts for."""
+    """Return True if a folder has no bytes, or only plain files that its writer or marker accounts for."""
     files = list(path.iterdir())
     if not all(is_plain(path, file) for file in files):
         return False
     names = {file.name for file in files} - {MARKER, _OWNER}
+    if not names and sum(file.stat().st_size for file in files) == 0:
+        return True  # its writer was killed before it wrote its name; nothing is lost
     if (path / _OWNER).is_file() and Owner.named_in(path / _OWNER) is not None:
         finals = {(written_by(name) or (name,))[0] for name in names}  # of a marker, too: killed in a commit
         return all(_SHARD.fullmatch(name) for name in finals - {MARKER})
     try:
         marker = build(Marker, read_json(path / MARKER))
     except (SpecError, StorageError):
-        return not files
+        return False
     sizes = {file.name: file.size for shard in marker.files for file in shard}
     return all(sizes.get(name) == (path / name).stat().st_size for name in names)
 
