@@ -207,7 +207,7 @@ def fork_server() -> None:
             die_with_parent(rank)
             os.close(alive_here)
             try:
-                forkserver.main(listener.fileno(), alive, [])
+                forkserver.main(listener.fileno(), alive, list(_NEEDED))
             finally:
                 os._exit(0)
         os.close(alive)
