@@ -156,7 +156,7 @@ class Cast:
             self.files[wanted] = _Files(np.flatnonzero(have == nearest), sizes)
         self.laps = max(1, round(batches / calls.batches))
         """Laps over the recording in an epoch, each of which reads other samples of a file."""
-        self.low, self.span = _extents(rows, first, ends)
+        self.low, self.span = _extents(rows, first)
         self.bucket, self.slot = np.zeros(len(numbers)), np.zeros(len(numbers))
         for wanted, files in self.files.items():
             self._divide((self.classes == wanted) & np.isin(self.kind, (MOVED, DRAWN)), files)
@@ -216,9 +216,7 @@ def _kind(places: NDArray[np.int8]) -> int:
     return int(places.min())
 
 
-def _extents(
-    rows: NDArray[np.void], first: NDArray[np.intp], ends: NDArray[np.intp]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _extents(rows: NDArray[np.void], first: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first byte that each visit reads, without its index, and the bytes to its last."""
     free = (rows["place"] != FIXED) & (rows["op"] != OPEN)
     low = np.where(free, rows["offset"], np.iinfo(np.int64).max)

@@ -103,7 +103,7 @@ def answer_of(result: RunResult, asked: Asked = NOTHING_ASKED) -> Answer:
     if all(math.isnan(point.x_ideal) for point in points):
         return replace(plain, sentence=_published(points))
     knee = knee_of(result)
-    number, interval = _number(knee, points, threshold)
+    number, interval = _number(knee, points)
     subject = asked.subject
     short = _starving(points, threshold)
     return replace(
@@ -147,9 +147,7 @@ def feeds(name: str, number: float | None, fed: int, starved: int | None) -> str
     return f"feeds {fed} to {named(starved - 1, name)}" if fed else f"feeds fewer than {named(starved, name)}"
 
 
-def _number(
-    knee: Knee, points: Sequence[Point], threshold: float
-) -> tuple[float | None, tuple[float, float | None] | None]:
+def _number(knee: Knee, points: Sequence[Point]) -> tuple[float | None, tuple[float, float | None] | None]:
     """The accelerators that are fed, and the ends between which that is known."""
     low, high = fed_range(knee)
     share = _share_of_one(points)

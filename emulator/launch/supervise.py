@@ -28,6 +28,7 @@ from emulator.launch.launched import shared_segments
 from emulator.launch.process import (
     TREE_SECONDS,
     die_with_parent,
+    end_all,
     kill_family,
     left_behind,
     set_name,
@@ -257,27 +258,27 @@ def watched(rank: int) -> None:
 
 def _watch_rank(rank: int, alarm: Alarm, page: Page) -> bool:
     """Return True when the rank has ended, False if it cannot be ended after a failure."""
-    ended, look, failed = os.pidfd_open(rank), 0.0, 0.0
-    segments: list[Path] = []
-    while not select.select([ended], [], [], 0.25)[0]:
+    ended, look = os.pidfd_open(rank), 0.0
+    segments: set[Path] = set()
+
+    def runs(wait: float = 0.0) -> bool:
+        with suppress(OSError):  # a rank that is ending has none any more
+            segments.update(shared_segments(rank))
+        return not select.select([ended], [], [], wait)[0]
+
+    def send(number: int) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(ended, number)
+
+    while page.failure() is None and runs(0.25):
         now = time.monotonic()
-        with suppress(OSError):
-            segments = shared_segments(rank)
-        if page.failure() is None and now >= look:
+        if now >= look:
             look = now + alarm.pause
             if found := alarm.look():
                 report(str(found[1]), found[1].exit_code)
-        if page.failure() is None:
-            continue
-        failed = failed or now
-        with suppress(ProcessLookupError):
-            if now - failed > TREE_SECONDS:
-                os.kill(rank, signal.SIGKILL)
-            else:
-                os.kill(rank, signal.SIGTERM)
-                os.kill(rank, signal.SIGCONT)
-        if now - failed > TREE_SECONDS + _EXIT_SECONDS:
-            return False
+    end_all(send, runs)
+    if runs():
+        return False
     if page.head.status < 0:
         for segment in segments:
             segment.unlink(missing_ok=True)

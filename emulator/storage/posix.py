@@ -46,8 +46,8 @@ class PosixStorage(Storage):
     """Files below `root`.
 
     Cold: a file is evicted from the page cache when it is opened, before its first byte is read, and again
-    when it is closed unless it was read with O_DIRECT; `stats` samples whether eviction worked. Scanners keep
-    a file of many samples open for an epoch, and its read-ahead pages stay in the page cache as long.
+    when it is closed unless it was read with O_DIRECT; `stats` samples whether eviction worked. A
+    BatchReader keeps a file of many samples open, and its read-ahead pages stay in the page cache as long.
     Warm: the page cache is left alone.
     """
 

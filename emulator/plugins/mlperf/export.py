@@ -60,7 +60,7 @@ def export_results(outs: Sequence[Path], folder: Path) -> list[Check]:
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        _write_tree(folder, result, runs, checks)
+        _write_tree(folder, result, runs)
         write_json(folder / CHECK, [{**asdict(c), "open": c.open, "closed": c.closed} for c in checks])
         write_whole(folder / NOTICE, _notice(result, checks))
     except StorageError:  # a partial export would block the next one
@@ -80,7 +80,7 @@ def _whole_result(out: Path) -> RunResult:
     return result
 
 
-def _write_tree(folder: Path, result: RunResult, runs: Sequence[RunFolder], checks: Sequence[Check]) -> None:
+def _write_tree(folder: Path, result: RunResult, runs: Sequence[RunFolder]) -> None:
     """Write the runs as the submission of one organization. Raises StorageError."""
     division = "closed" if all(run.metadata["verification"] == "closed" for run in runs) else "open"
     organization = folder / division / _ORGANIZATION
