@@ -151,7 +151,7 @@ def chart(figure: Figure, size: Size = WIDE) -> Chart:
     layers = list(_bars(figure, size) if figure.stacked else _lines(figure, size))
     title: dict[str, Any] = {"text": figure.title}
     if figure.qualified:
-        title["subtitle"] = textwrap.wrap(figure.qualified, size.width // 6)
+        title["subtitle"] = textwrap.wrap(figure.qualified, size.width // 7)
     return alt.layer(*layers).properties(width=size.width, height=size.height, title=title)
 
 
