@@ -101,9 +101,7 @@ LOADERS = Group("loaders", "loader")
 """Objects of `loader.base.LoaderPlugin`."""
 KINDS = Group("kinds", "kind of result")
 """Modules, or objects, that implement `report.view.Kind`."""
-NOISE = Group("noise", "noise")
-"""Modules, or objects, that implement `sweep.noise.Noise`, by the word that `--noise` begins with."""
 RULES = Group("rules", "set of rules")
 """Functions from the results of a set of runs, their own name, and True for the strictest division, to a line
 for each rule that the set does not meet. A planned result has NaN for figures that are not measured yet."""
-GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, NOISE, RULES)
+GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, RULES)

@@ -87,12 +87,6 @@ RulesName = Annotated[
     ),
 ]
 Closed = Annotated[bool, typer.Option("--closed", help="With --rules: those of CLOSED, too.")]
-Noise = Annotated[
-    str,
-    typer.Option(
-        metavar="SPEC", help="Other work at the same time: writers, read:2x1MiB,rate=50MB/s, checkpoint."
-    ),
-]
 Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the result, for people.")]
 
 

@@ -39,7 +39,6 @@ from emulator.run.job import TrainingJob, mismatch
 from emulator.run.preflight import Rules
 from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.leader import Leader, require_samples
-from emulator.sweep.noise import noise_named
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import FixedCounts, Schedule, parse_counts, require_ranks
 from emulator.units import parse_seconds
@@ -216,7 +215,6 @@ def sweep(
         Path | None,
         typer.Option(metavar="OUT", help="Continue the sweep in this folder; it knows DIR and the options."),
     ] = None,
-    noise: options.Noise = "",
 ) -> None:
     """Scale the number of ranks and find the knee.
 
@@ -231,11 +229,6 @@ def sweep(
     job = replace(training.job("sweep", spec), precision=precision, resume=resume is not None)
     if resume is not None:
         job = replace(job, out=resume)
-    if noise:
-        if not isinstance(job.dataset, Path):
-            raise SpecError("--noise needs a dataset in a folder", "leave it out for objects")
-        noise_named(noise).require(noise)
-        job = replace(job, storage=replace(job.storage, noise=noise))
     fixed = None if counts is None else parse_counts(counts)
     seconds = math.inf if budget is None else parse_seconds(budget)
 

@@ -28,8 +28,6 @@ class StorageSpec:
     """Bytes per second that all ranks of a node share; None: not shaped."""
     shaped_latency: float = 0.0
     """Seconds added to every read request when shaped."""
-    noise: str = ""
-    """Load that ran on every host at the same time, as `--noise` says it; empty: none."""
 
     @property
     def emulated(self) -> bool:

@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,7 +20,6 @@ from emulator.units import show_seconds
 
 ERROR = "feedrate: error: "
 """Begins the line on stderr that says why a command failed."""
-_POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
 """Seconds to wait for a killed process: one that is blocked in a hung mount does not end."""
 
@@ -48,28 +46,6 @@ class ChildProcess(subprocess.Popen[str]):
             preexec_fn=partial(die_with_parent, os.getpid(), on_death),
             **{**pipes, "start_new_session": True, "restore_signals": False, **options},
         )
-
-    def send(self, text: str, *, last: bool) -> None:
-        """Write `text` to stdin, and close it if this is the `last`. A child that has ended is no error."""
-        assert self.stdin is not None
-        with suppress(BrokenPipeError):
-            self.stdin.write(text)
-            self.stdin.flush()
-        if last:
-            with suppress(BrokenPipeError):
-                self.stdin.close()
-            self.stdin = None  # communicate() must not close it again
-
-    def wait_for(self, begun: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `begun()`; return False if the child ends first. Raises StorageError after `seconds`."""
-        deadline = time.monotonic() + seconds
-        while not begun():
-            if self.poll() is not None:
-                return False
-            if time.monotonic() > deadline:
-                raise StorageError(f"{self.name} does not start", "the storage hangs; see the system log")
-            time.sleep(_POLL_SECONDS)
-        return True
 
     def finish(
         self,

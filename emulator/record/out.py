@@ -68,7 +68,7 @@ _OUTPUT_OF_TOOLS = (
     "rados/[0-9][0-9][0-9]-*/*.json",
 )
 """Patterns below OUT of the files that baselines keep. Each .json is named in run.json."""
-_FOLDERS = (SPOOL, "fio", "rados", "noise")
+_FOLDERS = (SPOOL, "fio", "rados")
 
 
 class ResultFolder(Closing):

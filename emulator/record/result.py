@@ -384,7 +384,6 @@ class StorageFacts(TypedDict, total=False):
     cache: str
     shaped_rate: float | None
     shaped_latency: float
-    noise: str
 
 
 class TrainingFacts(TypedDict, total=False):

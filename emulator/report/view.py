@@ -86,9 +86,6 @@ def marks(result: RunResult) -> tuple[Mark, ...]:
         shape = shape_of(result.storage)
         sentence = f"Emulated storage: {shape}. The figures show that shape, not a real storage."
         found.append(Mark(f"emulated storage, {shape}", sentence))
-    if result.storage.get("noise"):
-        sentence = f"Beside noise: {result.storage['noise']} ran on every host at the same time."
-        found.append(Mark("beside noise", sentence))
     short = {point.ranks for point in result.points for flag in point.flags if flag.name == "job-cpu"}
     if short:
         sentence = (

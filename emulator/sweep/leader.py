@@ -17,8 +17,7 @@ from emulator.analysis.flags import au_measured
 from emulator.analysis.point import show_au
 from emulator.analysis.storage_limit import Reading
 from emulator.analysis.throughput import throughput
-from emulator.config.reader import build, to_plain
-from emulator.config.storage import StorageSpec
+from emulator.config.reader import to_plain
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import SpecError
@@ -237,7 +236,7 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
     same = {
         "workload": stored_workload(result.workload) == job.workload,
         "dataset": result.dataset == facts,
-        "storage": build(StorageSpec, result.storage, path=("storage",)) == job.storage,
+        "storage": result.storage.items() >= to_plain(job.storage).items(),
         "loader": result.loader == job.loader,
     }
     for name, holds in same.items():

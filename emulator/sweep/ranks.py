@@ -25,7 +25,6 @@ from emulator.run.environment import hosts_of
 from emulator.run.job import TrainingJob
 from emulator.run.point import run_point
 from emulator.run.probe import probe_storage
-from emulator.sweep.noise import noise_beside
 
 if TYPE_CHECKING:
     from emulator.sweep.leader import Leader  # it imports this module
@@ -44,7 +43,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
 
     Collective over `world`: when a rank fails, it reports why, and all ranks end.
     """
-    with noise_beside(job.storage.noise, job.dataset, job.out, world), guarded(world, job.out):
+    with guarded(world, job.out):
         hosts, memory = hosts_of(world)
         dataset, node = open_together(world, job.dataset), world.node()
         opened = partial(leader.open, dataset, hosts, memory, world) if leader else None

@@ -158,7 +158,6 @@ def test_a_folder_with_anything_else_in_it_stays(job):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"noise": "loud"}, "begin it with one of"),
         ({"model": model(1, 1, "llama3-70b")}, "a copy of llama3-70b takes 8 ranks"),
         ({"folder": Path("/nowhere/at/all")}, "there is no folder /nowhere/at/all"),
     ],

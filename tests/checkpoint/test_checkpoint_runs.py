@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -60,18 +59,6 @@ def test_a_run_and_its_report(tmp_path):
         assert one.resident_share in (None, 0.0)
     assert not result.flags
     assert verified(data / place.FOLDER) == [0, 1]
-
-
-@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
-def test_checkpoints_beside_noise_say_so(tmp_path):
-    data, out = tmp_path / "data", tmp_path / "out"
-    data.mkdir()
-    more = ("-n", 1, "--scale", "1/20000", "--writes", 1, "--reads", 1, "--noise", "write:1x4KiB,size=1MiB")
-    done = feedrate(*words(data, out, *more))
-    assert done.status == 0, done.err
-    assert read_result(out).storage["noise"] == more[-1]
-    assert len(list((out / "noise").glob("*.json"))) == 1 and "Beside noise" in done.out
-    assert not list(data.iterdir())
 
 
 def test_python_runs_as_the_command_does(tmp_path):

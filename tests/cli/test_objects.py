@@ -168,7 +168,6 @@ def test_what_cannot_work_is_one_clear_line(endpoint: Endpoint, tmp_path: Path) 
         (run, {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 2, "AWS_ACCESS_KEY_ID"),
         (("verify", f"{PLACE}?retries=0"), {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 4, "no connection"),
         (("verify", "gs://bucket/x"), {}, 2, "s3://BUCKET/PREFIX"),
-        (("sweep", PLACE, *RUN, "--noise", "writers"), {}, 2, "--noise"),
     )
     for words, environment, status, said in cases:
         done = ask(endpoint, *words, **environment)

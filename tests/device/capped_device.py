@@ -36,14 +36,11 @@ class Device:
 
 
 @contextmanager
-def capped(folder: Path, size: str, files: int, *kind: str) -> Iterator[Device]:
-    """A device of `size` with a dataset of `files` files, capped to CAP for reads and for writes.
-
-    `kind` "shared": for both together.
-    """
+def capped(folder: Path, size: str, files: int) -> Iterator[Device]:
+    """A device of `size` with a dataset of `files` files, capped to CAP for reads and for writes."""
     if not Path("/sys/fs/cgroup/blkio").is_dir():
         pytest.skip("this system has no cgroup v1 blkio to cap a device with")
-    command = [SCRIPT, "up", folder, size, str(CAP), *kind]
+    command = [SCRIPT, "up", folder, size, str(CAP)]
     up = subprocess.run(
         command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHON": sys.executable}
     )

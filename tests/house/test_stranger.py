@@ -1,14 +1,13 @@
 """A stranger's package (stranger/) extends feedrate without a change in emulator/: built, installed, used."""
 
 import importlib
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from command import ANSWERED, Done, feedrate
+from command import Done, feedrate
 from contracts.format_contract import FormatContract
 
 STRANGER = Path(__file__).parent / "stranger"
@@ -108,18 +107,6 @@ def test_an_object_store(ours):
     ours("generate", "depot://bucket/data", *SMALL, "--files", 3)
     assert "3 of 3 files checked, 0 faults" in ours("verify", "depot://bucket/data").out
     assert "is not known" in ours("verify", "depot://bucket/data?speed=3", statuses=(2,)).one_line()
-
-
-@pytest.mark.mpi
-def test_a_kind_of_noise(ours, tmp_path):
-    ours("generate", "data", *SMALL, "--files", 12)
-    sweep = ("sweep", "data", *SWEEP, "--counts", "1,2", "--out", "out", "--noise")
-    assert "write it like" in ours(*sweep, "touch:many", statuses=(2,)).one_line()
-    ours(*sweep, "touch:3", statuses=ANSWERED)
-    (report,) = (tmp_path / "out/noise").iterdir()
-    assert json.loads(report.read_text())["made"] > 0
-    assert "touch:3 ran on every host" in " ".join(ours("report", "out").out.split())
-    assert not (tmp_path / ".feedrate-noise-data").exists()
 
 
 def test_a_command_with_a_kind_of_result_and_a_figure(ours, tmp_path):

@@ -40,7 +40,7 @@ def swept(name: str = "unet3d-b200", command: tuple[str, ...] = ("feedrate",), *
             "samples_per_file": workload.sample.samples_per_file, "format": workload.sample.format,
             "file_bytes_sd": float(workload.sample.bytes_sd),
         },
-        storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0, "noise": ""},
+        storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0},
         environment={
             "hosts": ["a"], "memory_of_hosts": {"a": MEMORY}, "dataset_mount": {"mount": "/mnt/ai"},
             "out_mount": {"mount": "/"},

@@ -34,25 +34,6 @@ def test_it_is_given_up_after_a_time():
     child.end()  # once more is no harm
 
 
-def test_its_start_is_waited_for(tmp_path: Path):
-    mark = tmp_path / "mark"
-    child = ChildProcess("the job", ["sh", "-c", f"read word; touch {mark}; read word; echo $word"])
-    child.send("go\n", last=False)
-    assert child.wait_for(mark.exists, seconds=60)
-    child.send("now\n", last=True)
-    assert child.finish(seconds=60) == ("now\n", "")
-
-    ended = ChildProcess("the job", ["true"])
-    assert not ended.wait_for(lambda: False, seconds=60)
-    ended.send("nobody reads this\n", last=True)
-    ended.end()
-
-    slow = ChildProcess("the job", ["sleep", "60"])
-    with pytest.raises(StorageError, match="the job does not start"):
-        slow.wait_for(lambda: False, seconds=0.05)
-    slow.end()
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_when_its_parent_is_killed(how: int):
     code = (
@@ -72,7 +53,8 @@ def test_it_can_tidy_up_although_nobody_listens_any_more(tmp_path: Path):
         "import sys, time; from pathlib import Path; from emulator.launch.child import ChildProcess\n"
         "job = 'trap \"echo bye; rm $0; exit\" TERM; touch $0; while true; do sleep 0.05; done'\n"
         "child = ChildProcess('sh', ['sh', '-c', job, sys.argv[1]], on_death=15)\n"
-        "child.wait_for(Path(sys.argv[1]).exists, 60); print('begun', flush=True); time.sleep(60)\n"
+        "while not Path(sys.argv[1]).exists(): time.sleep(0.02)\n"
+        "print('begun', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, mess], stdout=subprocess.PIPE) as parent:
         assert parent.stdout.readline() == b"begun\n" and mess.exists()

@@ -44,10 +44,8 @@ class Setting:
         for folder in self.folders:
             _escaped(folder)
 
-    def job_file(
-        self, suite: Suite, names: Sequence[str], *, depth: int = 1, seed: int = 1, unlink: bool = False
-    ) -> str:
-        """Return a job file with the sections `names` of a suite, which removes its files with `unlink`.
+    def job_file(self, suite: Suite, names: Sequence[str], *, depth: int = 1, seed: int = 1) -> str:
+        """Return a job file with the sections `names` of a suite.
 
         Another `seed` gives other offsets, so that caches do not serve a run from the data of an earlier one.
         """
@@ -63,7 +61,6 @@ class Setting:
             "JOBS": suite.clones,
             "DEPTH": depth,
             "SEED": seed,
-            "UNLINK": int(unlink),
         }
         return suite.text(names, values)
 
@@ -165,21 +162,13 @@ def fio_environment() -> dict[str, str]:
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
-def start_fio(name: str, **options: Any) -> ChildProcess:
-    """Start fio on a job file from stdin, with output as JSON with full histograms. Raises MissingError.
-
-    `name` is its name in error messages; `options` are those of ChildProcess.
-    """
-    command = [require_fio(), "--output-format=json+", "-"]
-    return ChildProcess(name, command, env=fio_environment(), **options)
-
-
 def run_fio(text: str, seconds: float | None = None) -> str:
-    """Run the job file `text` and return fio's JSON.
+    """Run the job file `text` and return fio's JSON, with full histograms.
 
     `seconds` is the measured time; None if fio ends when its work is done. Raises MissingError, StorageError.
     """
-    fio = start_fio("fio")
+    command = [require_fio(), "--output-format=json+", "-"]
+    fio = ChildProcess("fio", command, env=fio_environment())
     out, err = fio.finish(text, None if seconds is None else seconds + GRACE_SECONDS)
     return checked(fio.returncode, out, err)
 

@@ -49,7 +49,6 @@ class Choices:
     shift: Annotated[
         bool, typer.Option("--shift", help="Read each shard on another host than its writer's.")
     ] = False
-    noise: options.Noise = ""
     accelerator: Annotated[
         str, typer.Option(metavar="NAME", help="Emulated accelerator, for MLPerf's rules: b200 or mi355.")
     ] = ""
@@ -73,7 +72,6 @@ class Choices:
             out=out,
             command=command,
             label=self.label,
-            noise=self.noise,
             accelerator=self.accelerator,
             rules=Rules(self.rules, self.closed),
         )

@@ -33,7 +33,6 @@ from emulator.record.result import Flag, RunResult
 from emulator.run.environment import hosts_of
 from emulator.storage.counts import ReadStats
 from emulator.storage.posix import PosixStorage, probe_direct
-from emulator.sweep.noise import noise_beside
 from emulator.units import show_bytes, show_rate, show_seconds
 
 Value = TypeVar("Value")
@@ -61,7 +60,6 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResul
         io = job.model.io
         with (
             entered(world, create if first else None) as record,
-            noise_beside(job.noise, job.root, job.out, world),
             ShardIO(io.workers, io.block_bytes) as shard_io,
         ):
             session = _Session(job, world, hosts, shard_io, direct, record)

@@ -17,7 +17,6 @@ from emulator.record.out import check_out
 from emulator.record.result import Checkpoint, RunResult, new_result
 from emulator.run.environment import describe_run
 from emulator.run.preflight import NO_RULES, Rules
-from emulator.sweep.noise import noise_named
 from emulator.units import show_bytes
 
 HOST_RANKS = 8
@@ -42,8 +41,6 @@ class CheckpointJob:
     out: Path
     command: tuple[str, ...]
     label: str = ""
-    noise: str = ""
-    """Work of others at the same time, as for a sweep."""
     accelerator: str = ""
     """Name of the emulated accelerator, which MLPerf's rules ask for; its memory must hold the model."""
     rules: Rules = NO_RULES
@@ -88,8 +85,6 @@ def check(job: CheckpointJob, ranks: int, force: bool) -> None:
     """Raise SpecError or StorageError if the job cannot work, before ranks start."""
     check_out(job.out, force)
     job.total(ranks)
-    if job.noise:
-        noise_named(job.noise).require(job.noise)
     require_room(job.folder, 0, "checkpoints", "")
 
 
@@ -121,7 +116,7 @@ def empty_result(
             "data_parallel": job.data(len(hosts)),
         },
         dataset={"path": str(job.root), "bytes": job.total(len(hosts))},
-        storage={"cache": "cold", "direct": direct, "noise": job.noise},
+        storage={"cache": "cold", "direct": direct},
         loader="checkpoint",
         environment={**describe_run(hosts, memory, job.out), "mount": describe_mount(job.folder)},
     )

@@ -165,7 +165,7 @@ def imported_result(runs: Sequence[ImportedTraining], command: Sequence[str]) ->
             "recipe": "",
             "seed": 0,
         },
-        storage={"cache": "unknown", "shaped_rate": None, "shaped_latency": 0.0, "noise": ""},
+        storage={"cache": "unknown", "shaped_rate": None, "shaped_latency": 0.0},
         loader="DLIO's",
         label=runs[0].run.system,
         environment={"memory_bytes": memory, "imported": [_facts(run) for run in runs]},

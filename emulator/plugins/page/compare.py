@@ -209,18 +209,16 @@ def _moves(compared: Sequence[Compared]) -> Iterator[str]:
 
 def _knee_move(first: Compared, other: Compared) -> str:
     """The knee moved if the 95 % intervals do not overlap; otherwise the runs do not show a move."""
-    noise = other.result.storage.get("noise")
-    beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
     (low, high), (least, most) = knee_range(first.result), knee_range(other.result)
     if low <= most and least <= high:
         places = f"{first.knee_place} and {other.knee_place} accelerators"
-        return f"{other.name}: knees of {places}{beside}: no difference that these runs can show."
+        return f"{other.name}: knees of {places}: no difference that these runs can show."
     old, new = first.result.knee, other.result.knee
     change = ""
     if old and new and old.n_au and new.n_au:
         change = f" ({(new.n_au / old.n_au - 1) * 100:+.0f} %)"
     places = f"from {first.knee_place} to {other.knee_place} accelerators"
-    return f"{other.name}: the knee moves {places}{change}{beside}."
+    return f"{other.name}: the knee moves {places}{change}."
 
 
 def _cautions(
