@@ -136,7 +136,7 @@ class Cast:
 
         `lanes` are the workers that take turns: each of them goes on with the files that it has open.
         """
-        self.calls, self.lanes = calls, lanes
+        self.calls, self.lanes, self.dataset_files = calls, lanes, len(sizes)
         rows = calls.rows[calls.rows["visit"] >= 0]
         order = np.argsort(rows["visit"], kind="stable")
         rows = rows[order]
@@ -236,7 +236,7 @@ class _Order:
         self._random = np.random.Generator(philox)
         self._next = {number: self._files_in_order(files) for number, files in cast.files.items()}
         self._placed: dict[int, Placed] = {}  # visits that go on in later batches
-        self._used: set[int] = set()
+        self._used = np.zeros(cast.dataset_files, np.bool_)
 
     def begin_lap(self) -> None:
         """Forget the files of the lap before."""
@@ -249,9 +249,9 @@ class _Order:
         cast = self._cast
         at = cast.visits[visit]
         kind, files = cast.kind[at], cast.files[int(cast.classes[at])]
-        shift, anew = 0, False
+        shift = 0
         if kind == NEXT:
-            file, anew = next(self._next[int(cast.classes[at])]), True
+            file = next(self._next[int(cast.classes[at])])
         elif kind == ANY:
             file = int(files.members[self._random.integers(len(files.members))])
         elif kind == MOVED:
@@ -260,9 +260,8 @@ class _Order:
             file, shift = cast.moved(at, cast.laps * self._random.random())
         else:
             file = int(files.members[cast.recorded_file[at] % len(files.members)])
-        placed = Placed(visit, file, shift, anew or file not in self._used)
-        if kind != NEXT:
-            self._used.add(file)
+        placed = Placed(visit, file, shift, anew=not self._used[file])
+        self._used[file] = True
         if cast.last[at] > cast.begun[at]:
             self._placed[visit] = placed._replace(anew=False)
         return placed
