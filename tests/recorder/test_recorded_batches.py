@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.calls import ANY, FIXED, MAP, MOVED, NEXT, OPEN, READ
-from emulator.calls import END as MADE
+from emulator.calls import ANY, END, FIXED, MAP, MOVED, NEXT, OPEN, READ
 from emulator.errors import SpecError
-from emulator.plugins.recorder.batches import Made, files_held, made_by, recorded
-from emulator.plugins.recorder.log import BEGIN, END, Event, File
+from emulator.plugins.recorder.batches import TracedBatch, batches_in, estimated_files, recorded
+from emulator.plugins.recorder.log import BATCH_BEGINS, BATCH_ENDS, Event, File
 
 SIZE = 100_000
 
@@ -26,36 +25,36 @@ def files(count: int, size: int = SIZE, ending: str = "npy") -> list[File]:
     return [File(f"/data/{number}.{ending}".encode(), size, number) for number in range(count)]
 
 
-def batches(contents: list[list[Event]]) -> list[list[list[Made]]]:
+def batches(contents: list[list[Event]]) -> list[list[list[TracedBatch]]]:
     """What one worker of one rank has made."""
-    return [[[Made(float(at), at + 0.9, calls) for at, calls in enumerate(contents)]]]
+    return [[[TracedBatch(float(at), at + 0.9, calls) for at, calls in enumerate(contents)]]]
 
 
-def record(contents, of, asked=2, length=0, **more):  # type: ignore[no-untyped-def]
+def record(contents, of, batch_size=2, length=0, **more):  # type: ignore[no-untyped-def]
     more = {"replacement": False, "cpu_seconds": 0.01, **more}
-    return recorded(batches(contents), of, asked=asked, length=length, **more)
+    return recorded(batches(contents), of, batch_size=batch_size, length=length, **more)
 
 
 def test_batches_are_what_lies_between_their_marks():
-    calls = [event(READ, 0, at=0.5), event(BEGIN, at=1), event(READ, 1, at=2), event(END, at=3)]
-    calls += [event(READ, 2, at=4), event(BEGIN, at=5), event(READ, 3, at=6), event(END, at=7)]
-    calls += [event(READ, 4, at=8), event(BEGIN, at=9)]
-    assert [[one.file for one in made.events] for made in made_by(calls, 0)] == [[0, 1], [2, 3]]
-    assert made_by(calls, 7) == [], "those of another loader of the process"
+    calls = [event(READ, 0, at=0.5), event(BATCH_BEGINS, at=1), event(READ, 1, at=2), event(BATCH_ENDS, at=3)]
+    calls += [event(READ, 2, at=4), event(BATCH_BEGINS, at=5), event(READ, 3, at=6), event(BATCH_ENDS, at=7)]
+    calls += [event(READ, 4, at=8), event(BATCH_BEGINS, at=9)]
+    assert [[one.file for one in made.events] for made in batches_in(calls, 0)] == [[0, 1], [2, 3]]
+    assert batches_in(calls, 7) == [], "those of another loader of the process"
 
 
 def test_whole_files_are_visits_to_the_next_file_of_an_epoch():
     found = record([whole(2 * n) + whole(2 * n + 1, 0.1) for n in range(4)], files(8), length=64)
     rows = found.rows
     assert (found.files, found.seen, found.batch_bytes, found.guessed) == (64, 8, 2 * SIZE, False)
-    assert rows["op"].tolist() == 4 * [OPEN, READ, OPEN, READ, MADE]
+    assert rows["op"].tolist() == 4 * [OPEN, READ, OPEN, READ, END]
     assert set(rows["place"][rows["op"] == READ]) == {NEXT} and len(set(rows["visit"])) == 9
     # What a batch costs is divided among its calls as the clock shows it.
     assert rows["cpu_gap_us"].sum() == pytest.approx(4 * 10_000)
 
 
 def test_a_file_that_is_opened_again_in_a_batch_is_the_same_file():
-    found = record([whole(n) + whole(n, 0.1) for n in range(6)], files(6), asked=1, length=30)
+    found = record([whole(n) + whole(n, 0.1) for n in range(6)], files(6), batch_size=1, length=30)
     assert found.files == 30 and len(set(found.rows["visit"])) == 1 + 5
 
 
@@ -74,7 +73,7 @@ def test_samples_of_one_file_move_and_its_index_does_not():
 
 def test_a_stream_goes_on_with_its_file_and_is_no_file_of_many_samples():
     contents = [[event(READ, 0, 5000 * n, 5000, 0.1)] for n in range(20)]
-    found = record([[event(OPEN, 0), *contents[0]], *contents[1:]], files(1, ending="tar"), asked=1)
+    found = record([[event(OPEN, 0), *contents[0]], *contents[1:]], files(1, ending="tar"), batch_size=1)
     assert set(found.rows["place"][found.rows["op"] == READ]) == {NEXT}
     assert found.guessed and found.files == 1
 
@@ -84,11 +83,14 @@ def test_other_files_that_samples_draw_are_any_files():
     draw = np.random.default_rng(3)
     order = draw.permutation(300)
     contents = [whole(int(n)) + whole(int(draw.integers(300)), 0.5) for n in order[:200]]
-    found = record(contents, files(300), asked=1, length=300)
+    found = record(contents, files(300), batch_size=1, length=300)
     assert found.files == pytest.approx(300, rel=0.1)
     rows = found.rows[found.rows["op"] == READ]
     assert (rows["place"] == ANY).mean() == pytest.approx(0.5, abs=0.1)
-    assert set(record(contents, files(300), asked=1, length=300, replacement=True).rows["place"]) <= {0, ANY}
+    assert set(record(contents, files(300), batch_size=1, length=300, replacement=True).rows["place"]) <= {
+        0,
+        ANY,
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_how_many_files_there_are_follows_from_how_often_one_is_seen_again(visit
         first = round(visits * held / per_epoch) if per_epoch else 0
         seen = set(draw.permutation(held)[: min(first, held)].tolist())
         seen |= set(draw.integers(0, held, visits - first).tolist())
-        found.append(files_held(visits, len(seen), per_epoch))
+        found.append(estimated_files(visits, len(seen), per_epoch))
     assert np.median(found) == pytest.approx(held, rel=0.07)
 
 
@@ -112,12 +114,12 @@ def test_threads_of_a_worker_are_kept_and_those_that_seldom_read_are_not():
         + [event(READ, 0, 0, 1, 0.5, 99)] * (n == 3)
         for n in range(8)
     ]
-    assert set(record(contents, files(32), asked=4, length=64).rows["thread"]) == {0, 1, 2, 3}
+    assert set(record(contents, files(32), batch_size=4, length=64).rows["thread"]) == {0, 1, 2, 3}
 
 
 def test_the_first_batch_may_fill_a_buffer_and_is_left_out():
     contents = [[event(READ, n, 0, SIZE if n else 20 * SIZE, 0.1)] for n in range(20)]
-    found = record(contents, files(20), asked=1, length=40)
+    found = record(contents, files(20), batch_size=1, length=40)
     assert found.batch_bytes == SIZE
 
 

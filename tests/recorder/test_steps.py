@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.plugins.recorder.steps import Track, from_batch_to_batch, pace_of, settled, step_cpu, step_time
+from emulator.plugins.recorder.steps import Track, pace_of, settled, step_cpu, step_time
 
 
 def track(waits: list[float], step: float, ready: list[int] | None = None, epochs: int = 1) -> Track:
@@ -87,7 +87,7 @@ def test_ranks_wait_for_each_other_so_a_step_counts_where_none_waited_for_a_batc
 def test_a_pace_leaves_out_what_was_read_ahead_and_counts_waits():
     waits = [3.0] + [0.0] * 8 + [0.1, 0.3] * 20
     found = pace_of([track(waits, 0.2, epochs=2).table()] * 2, 0, ahead=8)
-    assert found is not None and found.steps == 2 * 2 * 41 and found.samples == 4
+    assert found is not None and found.samples == 4
     assert found.seconds == pytest.approx(0.2 + 8.0 / 41) and found.waited == pytest.approx(8.0 / 16.2)
     assert pace_of([track(waits, 0.2).table()], 40, ahead=8) is None
 
@@ -124,7 +124,6 @@ def test_steps_that_were_traced_count_only_where_there_are_too_few_others():
     table["between"][:20] *= 2
     found = step_time([table], warmup=5)
     assert found is not None and found.seconds == pytest.approx(0.1) and not found.traced
-    assert from_batch_to_batch(table[table["traced"] == 1]) == pytest.approx(0.2)
     found = step_time([table[:25]], warmup=5)
     assert found is not None and found.traced
 

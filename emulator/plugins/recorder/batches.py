@@ -6,21 +6,20 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.calls import ANY, CALL, DRAWN, FIXED, MAP, MOVED, NEXT, OPEN, READ, Calls
-from emulator.calls import END as MADE
+from emulator.calls import ANY, CALL, DRAWN, END, FIXED, MAP, MOVED, NEXT, OPEN, READ, Calls
 from emulator.errors import SpecError
-from emulator.plugins.recorder.log import BEGIN, END, Event, File
+from emulator.plugins.recorder.log import BATCH_BEGINS, BATCH_ENDS, Event, File
 from emulator.units import BLOCK_BYTES
 
 MOST_ROWS = 50_000
-"""Most rows of calls.parquet, beyond ten batches."""
+"""Most rows of calls.parquet, unless a batch of each worker has more."""
 MOST_SIZES = 200_000
 """Most sizes of files that are kept."""
 _NEAR = 2**16
@@ -32,7 +31,7 @@ _AGAIN = 1.25
 
 
 @dataclass(slots=True)
-class Made:
+class TracedBatch:
     """One batch that a worker made."""
 
     begin: float
@@ -44,31 +43,26 @@ class Made:
         return [event for event in self.events if event.op == MAP]
 
 
-def made_by(events: Sequence[Event], loader: int) -> list[Made]:
+Batches = Sequence[tuple[int, TracedBatch]]
+"""Batches with the workers that made them, numbered over all ranks."""
+
+
+def batches_in(events: Sequence[Event], loader: int) -> list[TracedBatch]:
     """Divide the events of a worker into its batches. What lies between two belongs to the later one.
 
     A process without workers may have other loaders than the one with that number: theirs are left out.
     """
-    batches, waiting, begin = list[Made](), list[Event](), None
-    for event in sorted(events, key=lambda one: one.start):
-        if event.op == BEGIN:
+    batches, waiting, begin = list[TracedBatch](), list[Event](), None
+    for event in sorted(events, key=lambda event: event.start):
+        if event.op == BATCH_BEGINS:
             begin = event.start
-        elif event.op == END:
+        elif event.op == BATCH_ENDS:
             if begin is not None and event.bytes == loader:
-                batches.append(Made(begin, event.start, waiting))
+                batches.append(TracedBatch(begin, event.start, waiting))
             waiting, begin = [], None
         else:
             waiting.append(event)
     return batches
-
-
-def in_turn(workers: Sequence[Sequence[Made]]) -> list[tuple[int, Made]]:
-    """Return (worker, batch) in the order in which a DataLoader delivers them, from workers that take turns.
-
-    As many as all of them have made.
-    """
-    rounds = min(map(len, workers), default=0)
-    return [(worker, made[turn]) for turn in range(rounds) for worker, made in enumerate(workers)]
 
 
 class _Call(NamedTuple):
@@ -134,52 +128,52 @@ class Recorded:
 
 
 def recorded(
-    ranks: Sequence[Sequence[Sequence[Made]]],
+    ranks: Sequence[Sequence[Sequence[TracedBatch]]],
     files: Sequence[File],
     *,
-    asked: int,
+    batch_size: int,
     length: int,
     replacement: bool,
     cpu_seconds: float,
 ) -> Recorded:
     """Return the recording of the batches that each worker of each rank has made.
 
-    `asked` are the samples of a batch, `length` those of the dataset (0: unknown), `cpu_seconds` what a batch
-    costs. Raises SpecError if the reads are unknown.
+    `batch_size` are the samples of a batch, `length` those of the dataset (0: unknown), `cpu_seconds` what a
+    batch costs. Raises SpecError if the reads are unknown.
     """
     batches = _delivered(ranks)
     if not batches:
         raise SpecError("no batch was made while its reads were traced", "raise --traced-steps")
-    mapped = {event.file for lanes in ranks for made in lanes for batch in made for event in batch.maps}
-    maps = _mapped(batches, [files[number] for number in sorted(mapped)], asked, length)
+    mapped = {event.file for made in chain(*ranks) for batch in made for event in batch.maps}
+    maps = _mapped(batches, [files[number] for number in sorted(mapped)], batch_size, length)
     groups = grouped(visits_of(batches), files)
     if not groups and not maps:
         raise SpecError(
             "the DataLoader read no data file: it may make its samples, or read them from memory or a network"
         )
-    size_up(groups, files, len(batches), length / asked)
+    size_up(groups, files, len(batches), length / batch_size)
     place(groups, replacement)
     groups += maps
-    held = [max(1, round(group.files)) for group in groups]
+    counts = [max(1, round(group.files)) for group in groups]
     return Recorded(
         rows=rows_of(groups, files, batches, cpu_seconds),
-        sizes=_sizes(groups, files, held),
-        files=sum(held),
+        sizes=_sizes(groups, files, counts),
+        files=sum(counts),
         seen=sum(len(group.seen) for group in groups),
         guessed=not length,
         mapped=bool(mapped),
     )
 
 
-def _delivered(ranks: Sequence[Sequence[Sequence[Made]]]) -> list[tuple[int, Made]]:
-    """Return (worker over all ranks, batch) for the batches to keep, rank by rank."""
-    batches: list[tuple[int, Made]] = []
+def _delivered(ranks: Sequence[Sequence[Sequence[TracedBatch]]]) -> Batches:
+    """Return the batches to keep, rank by rank, in the order in which workers take turns to deliver them."""
+    batches: list[tuple[int, TracedBatch]] = []
     for rank, workers in enumerate(ranks):
-        delivered = in_turn(workers)
-        if len(delivered) >= 5 * len(workers):
-            del delivered[: len(workers)]  # the first batches also fill shuffle buffers
-        batches += [(rank * len(workers) + worker, made) for worker, made in delivered]
-    calls = sum(len(made.events) for _, made in batches)
+        turns = min(map(len, workers), default=0)
+        first = 1 if turns >= 5 else 0  # the first batches also fill shuffle buffers
+        for turn in range(first, turns):
+            batches += [(rank * len(workers) + worker, made[turn]) for worker, made in enumerate(workers)]
+    calls = sum(len(batch.events) for _, batch in batches)
     if calls <= MOST_ROWS:
         return batches
     workers_of_rank = len(ranks[0])
@@ -187,75 +181,70 @@ def _delivered(ranks: Sequence[Sequence[Sequence[Made]]]) -> list[tuple[int, Mad
     return batches[: max(1, turns) * workers_of_rank]
 
 
-def _sizes(groups: Sequence[Group], files: Sequence[File], held: Sequence[int]) -> tuple[int, ...]:
-    """Return the sizes of all files: of those that were not read, like those that were."""
-    every = max(1, -(-sum(held) // MOST_SIZES))
+def _sizes(groups: Sequence[Group], files: Sequence[File], counts: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes of all files, `counts` of each group: of those not read, like those that were."""
+    every = max(1, -(-sum(counts) // MOST_SIZES))
     sizes = []
-    for group, count in zip(groups, held, strict=True):
+    for group, count in zip(groups, counts, strict=True):
         known = np.sort([files[number].bytes for number in group.seen])
         places = (np.arange(0, count, every) + 0.5) / count * len(known)
         sizes += known[np.minimum(places.astype(np.int64), len(known) - 1)].tolist()
     return tuple(sorted(sizes))
 
 
-def _mapped(
-    batches: Sequence[tuple[int, Made]], mapped: Sequence[File], asked: int, length: int
-) -> list[Group]:
+def _mapped(batches: Batches, mapped: Sequence[File], batch_size: int, length: int) -> list[Group]:
     """Return the reads of files that stay `mapped`: each sample its share of their bytes, in random order.
 
     A file that is mapped for a sample stays among the events, as read whole. Raises SpecError where the share
     is unknown.
     """
-    if 2 * sum(len(made.maps) for _, made in batches) >= asked * len(batches):
+    if 2 * sum(len(batch.maps) for _, batch in batches) >= batch_size * len(batches):
         return []
-    for _, made in batches:
-        made.events = [event for event in made.events if event.op != MAP]
-    read = sum(event.bytes for _, made in batches for event in made.events if event.op == READ)
-    total = sum(file.bytes for file in mapped)
-    if 5 * read >= total:
+    for _, batch in batches:
+        batch.events = [event for event in batch.events if event.op != MAP]
+    read = sum(event.bytes for _, batch in batches for event in batch.events if event.op == READ)
+    if 5 * read >= sum(file.bytes for file in mapped):
         return []  # an index
     if not length:
         raise SpecError(
             "the job maps its files, and no length of a dataset tells how many of their bytes a sample has",
             "give the dataset a __len__, or read with read(2): numpy.fromfile instead of numpy.memmap",
         )
-    visits = list(_shares(batches, mapped, asked, length))
+    visits = list(_shares(batches, mapped, batch_size, length))
     return [Group(visits=visits, files=len(mapped), visits_per_epoch=length, shared=True)]
 
 
-def _shares(
-    batches: Sequence[tuple[int, Made]], mapped: Sequence[File], asked: int, length: int
-) -> Iterator[_Visit]:
-    """Yield the visits of `asked` samples in each batch, as far apart in time as the batch is long."""
+def _shares(batches: Batches, mapped: Sequence[File], batch_size: int, length: int) -> Iterator[_Visit]:
+    """Yield the visits of the samples of each batch, as far apart in time as the batch is long."""
     ends = np.cumsum([file.bytes for file in mapped])
     share = max(1, int(ends[-1]) // length)
     order = np.random.default_rng(0).permutation(length)
-    for number, (worker, made) in enumerate(batches):
-        for sample in range(asked):
-            begin = int(order[(number * asked + sample) % length]) * share
+    for number, (worker, batch) in enumerate(batches):
+        for sample in range(batch_size):
+            begin = int(order[(number * batch_size + sample) % length]) * share
             which = int(np.searchsorted(ends, begin, "right"))
             file = mapped[which]
             offset = max(0, min(begin - int(ends[which]) + file.bytes, file.bytes - share))
-            when = made.begin + (made.end - made.begin) * (sample + 1) / (asked + 1)
+            when = batch.begin + (batch.end - batch.begin) * (sample + 1) / (batch_size + 1)
             event = Event(MAP, 0, file.number, offset, share, when, when)
             yield _Visit(file.number, [_Call(number, worker, event)], MOVED)
 
 
-def visits_of(batches: Sequence[tuple[int, Made]]) -> list[_Visit]:
+def visits_of(batches: Batches) -> list[_Visit]:
     """Divide the calls of all batches into visits.
 
     A visit goes on in later batches of its worker, until the file is opened again.
     """
-    found: list[_Visit] = []
+    visits: list[_Visit] = []
     current: dict[tuple[int, int], _Visit] = {}
-    for number, (worker, made) in enumerate(batches):
-        for event in made.events:
+    for number, (worker, batch) in enumerate(batches):
+        for event in batch.events:
             visit = current.get((worker, event.file))
             if visit is None or (event.op == OPEN and visit.calls[-1].batch != number):
                 visit = current[worker, event.file] = _Visit(event.file)
-                found.append(visit)
+                visits.append(visit)
             visit.calls.append(_Call(number, worker, event))
-    return found
+    return visits
 
 
 def grouped(visits: Sequence[_Visit], files: Sequence[File]) -> list[Group]:
@@ -268,15 +257,17 @@ def grouped(visits: Sequence[_Visit], files: Sequence[File]) -> list[Group]:
     return list(groups.values())
 
 
-def files_held(visits: int, distinct: int, per_epoch: float) -> float:
+def estimated_files(visits: int, distinct: int, per_epoch: float) -> float:
     """Return how many files a dataset has, of which `visits` found `distinct`.
 
     In an epoch of `per_epoch` visits (0: unknown) each file is visited once, and the other visits are to any
     file. Not more than visits of an epoch; `distinct` if all visits found another file and `per_epoch` is not
     known.
     """
-    if distinct == visits or (per_epoch and visits >= per_epoch):
-        return per_epoch if distinct == visits and per_epoch else distinct
+    if distinct == visits:
+        return per_epoch or distinct
+    if per_epoch and visits >= per_epoch:
+        return distinct
 
     def expected(files: float) -> float:
         share = min(1.0, visits / per_epoch) if per_epoch else 0.0
@@ -300,22 +291,22 @@ def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_ep
         if _streamed(group.visits):
             continue
         index = _Index(group.visits, files)
-        samples = [sample for visit in group.visits for sample in _by_sample(visit, index)]
-        shares = [
-            sum(call.event.bytes for call in sample.reads) / files[sample.file].bytes for sample in samples
-        ]
-        divided = Group(visits=samples, shared=True)
-        _count(divided, batches, per_epoch)
-        visits_of_file = len(samples) / len(group.seen)
+        samples = Group([sample for visit in group.visits for sample in _by_sample(visit, index)])
+        _count(samples, batches, per_epoch)
+        shares = []
+        for sample in samples.visits:
+            read = sum(call.event.bytes for call in sample.reads)
+            shares.append(read / files[sample.file].bytes)
+        visits_of_file = len(samples.visits) / len(group.seen)
         if per_epoch:
-            visits_of_file = divided.visits_per_epoch / divided.files
+            visits_of_file = samples.visits_per_epoch / samples.files
         if median(shares) < 0.5 and visits_of_file >= _SEVERAL:
-            group.visits, group.files, group.shared = samples, divided.files, True
+            group.visits, group.files, group.shared = samples.visits, samples.files, True
 
 
 def _count(group: Group, batches: int, per_epoch: float) -> None:
     group.visits_per_epoch = len(group.visits) / batches * per_epoch
-    group.files = files_held(len(group.visits), len(group.seen), group.visits_per_epoch)
+    group.files = estimated_files(len(group.visits), len(group.seen), group.visits_per_epoch)
 
 
 def _streamed(visits: Sequence[_Visit]) -> bool:
@@ -397,35 +388,33 @@ def place(groups: Sequence[Group], replacement: bool) -> None:
 
 
 def rows_of(
-    groups: Sequence[Group], files: Sequence[File], batches: Sequence[tuple[int, Made]], cpu_seconds: float
+    groups: Sequence[Group], files: Sequence[File], batches: Batches, cpu_seconds: float
 ) -> NDArray[np.void]:
     """Return the rows of calls.parquet, with `cpu_seconds` of CPU time in the mean batch."""
-    calls = [(call, visit) for group in groups for visit in group.visits for call in visit.calls]
-    ends = [
-        _Call(number, worker, Event(MADE, 0, -1, 0, 0, made.end, made.end))
-        for number, (worker, made) in enumerate(batches)
-    ]
+    calls: list[tuple[_Call, _Visit | None]] = []
+    for group in groups:
+        calls += [(call, visit) for visit in group.visits for call in visit.calls]
+    for number, (worker, batch) in enumerate(batches):
+        end = Event(END, 0, -1, 0, 0, batch.end, batch.end)
+        calls.append((_Call(number, worker, end), None))
     # Batch by batch, each in the order of its calls' starts. Its end comes last.
-    ordered = sorted(
-        [*calls, *((end, None) for end in ends)],
-        key=lambda item: (item[0].batch, item[1] is None, item[0].event.start),
+    calls.sort(key=lambda item: (item[0].batch, item[1] is None, item[0].event.start))
+    threads = _threads([call for call, _ in calls])
+    gaps = _gaps(
+        [call for call, _ in calls], batches, cpu_seconds, several=max(threads.values(), default=0) > 0
     )
-    threads = _threads([call for call, _ in ordered])
-    several = max(threads.values(), default=0) > 0
-    gaps = _gaps([call for call, _ in ordered], batches, cpu_seconds, several)
     visits: dict[int, int] = {}
     names: dict[int, int] = {}
     rows = []
-    for (call, visit), gap in zip(ordered, gaps, strict=True):
-        event = call.event
+    for ((of_batch, _, event, fixed), visit), gap in zip(calls, gaps, strict=True):
         if visit is None:
-            rows.append((call.batch, -1, -1, 0, 0, MADE, NEXT, 0, 0, gap))
+            rows.append((of_batch, -1, -1, 0, 0, END, NEXT, 0, 0, gap))
             continue
         number = visits.setdefault(id(visit), len(visits))
         name = names.setdefault(event.file, len(names))
-        thread, place = threads.get(event.thread, 0), FIXED if call.fixed else visit.place
+        thread, where = threads.get(event.thread, 0), FIXED if fixed else visit.place
         size = files[event.file].bytes
-        rows.append((call.batch, number, name, size, thread, event.op, place, event.offset, event.bytes, gap))
+        rows.append((of_batch, number, name, size, thread, event.op, where, event.offset, event.bytes, gap))
     return np.array(rows, CALL)
 
 
@@ -443,26 +432,24 @@ def _threads(calls: Sequence[_Call]) -> dict[int, int]:
     return numbers
 
 
-def _gaps(
-    calls: Sequence[_Call], batches: Sequence[tuple[int, Made]], cpu_seconds: float, several: bool
-) -> NDArray[np.float64]:
+def _gaps(calls: Sequence[_Call], batches: Batches, cpu_seconds: float, several: bool) -> NDArray[np.float64]:
     """Return the CPU time before each call, in microseconds: `cpu_seconds` a batch, as the clock divides it.
 
     Tracing adds about as much to each gap, which the shortest tenth of them show. With `several` threads,
     the first call of each counts as made at once.
     """
-    ends: dict[int, float] = {}  # of the latest call of each thread for the batch
+    latest: dict[int, float] = {}  # thread -> end of its latest call for the batch
     seconds, batch = [], -1
     for number, _, event, _ in calls:
         if number != batch:
-            ends, batch = {}, number
+            latest, batch = {}, number
         begin = batches[number][1].begin
-        if event.op == MADE:
-            since = max([begin, *ends.values()])
+        if event.op == END:
+            since = max([begin, *latest.values()])
         else:
-            since = ends.get(event.thread, event.start if several else begin)
+            since = latest.get(event.thread, event.start if several else begin)
         seconds.append(max(0.0, event.start - since))
-        ends[event.thread] = event.end
+        latest[event.thread] = event.end
     gaps = np.array(seconds)
     gaps = np.maximum(0, gaps - np.quantile(gaps, 0.1))
     scaled: NDArray[np.float64] = gaps * (1e6 * cpu_seconds * len(batches) / max(gaps.sum(), 1e-9))

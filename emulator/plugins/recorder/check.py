@@ -10,7 +10,7 @@ from emulator.calls import ANY
 from emulator.config.workload import ReplaySpec
 from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.recorder.describe import Described, main_loader, step_words
-from emulator.plugins.recorder.job import Written, put
+from emulator.plugins.recorder.job import Written, save
 from emulator.plugins.recorder.observation import Loader
 from emulator.plugins.recorder.replay import Replay, replay
 from emulator.plugins.recorder.steps import Pace
@@ -33,7 +33,7 @@ def check(written: Written, watch: Watch) -> Written:
         job = replace(described.workload.job, unchecked=str(error))
     workload = replace(described.workload, job=job)
     written = replace(written, described=replace(described, workload=workload))
-    put(written)
+    save(written)
     return written
 
 

@@ -18,7 +18,7 @@ from emulator.plugins.recorder.describe import main_loader, step_words
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader
 from emulator.plugins.recorder.record import record_job, will_be_checked
-from emulator.plugins.recorder.session import Ran, end_as
+from emulator.plugins.recorder.session import end_as
 from emulator.units import counted, show_bytes, show_seconds
 
 
@@ -56,14 +56,14 @@ def record(
       feedrate record --out job -- python train.py --epochs 1
       feedrate record --out job --steps 200 -- torchrun --nproc-per-node 4 train.py
     """
-    ran: list[Ran] = []
+    ended: list[int] = []  # the exit status, when the job has ended
 
     def show(written: Written) -> None:
         for line in evidence(written):
             live.detail(line)
         if no_check or not will_be_checked(written):
             _say(verdict(written))
-        elif not ran:
+        elif not ended:
             _say(["  recorded; it is checked by a replay of about 10 s when the job has ended"])
 
     try:
@@ -76,11 +76,11 @@ def record(
             data=data,
             checked=not no_check,
             force=force,
-            on_end=ran.append,
+            on_end=ended.append,
             on_written=show,
         )
     except FeedrateError as error:
-        if not ran or not ran[0].status:
+        if not ended or not ended[0]:
             raise
         # The exit status is that of the job; report the failure of the recording in addition.
         sys.stderr.write(f"feedrate record: error: {error}\n")
@@ -89,7 +89,7 @@ def record(
             _say(verdict(written))
         if live.for_programs():
             live.answer(_answer(written))
-    if status := end_as(ran[0].status):
+    if status := end_as(ended[0]):
         raise typer.Exit(status)
 
 
@@ -154,23 +154,11 @@ def evidence(written: Written) -> list[str]:
     main = main_loader(observation)
     if main is not None:
         lines.append(_loader_line(main))
-        others = [loader for loader in observation.loaders if loader.settings != main.settings]
-        for loader in others[:10]:
-            size = show_bytes(loader.reads.bytes)
-            batch = loader.settings.batch_size
-            lines.append(f"  another DataLoader: batch size {batch}, {loader.steps} steps, {size} read")
     facts = written.described.facts if written.described else ()
     lines += [f"  {fact}" for fact in (*facts, *observation.notes)]
-    step = observation.step
-    if step is not None:
+    if (step := observation.step) is not None:
         at_most = "at most " if step.bound else ""
         lines.append(f"  step: {at_most}{show_seconds(step.seconds)}, {step_words(step)}")
-    if observation.step_seconds and observation.traced_step_seconds:
-        lines.append(
-            f"  tracing: {observation.traced_step_seconds / observation.step_seconds - 1:+.1%} "
-            f"({show_seconds(observation.traced_step_seconds)} from batch to batch while reads were traced, "
-            f"{show_seconds(observation.step_seconds)} afterwards)"
-        )
     return lines
 
 

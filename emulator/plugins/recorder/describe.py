@@ -1,4 +1,4 @@
-"""Make a workload and a recipe from a recording, and describe the differences of a replay."""
+"""Make a workload and a recipe from a recording."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from emulator.plugins.recorder.batches import Recorded, recorded
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.steps import FEW, StepTime
 from emulator.plugins.recorder.watch import Watch
-from emulator.units import show_bytes, show_seconds
+from emulator.units import counted, show_bytes, show_seconds
 
 _DIFFER = 0.1
 """Relative difference of two numbers of files from which it is reported."""
@@ -37,7 +37,7 @@ class Described:
     recorded: Recorded
     recipe: Recipe
     facts: tuple[str, ...]
-    """Sentences on the reads, and on differences between the job and a replay."""
+    """Sentences on the reads."""
 
 
 def main_loader(observation: Observation) -> Loader | None:
@@ -52,22 +52,22 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
     """
     loader, step = _evidence(observation)
     settings = loader.settings
-    asked = settings.batch_size or 1
+    batch_size = settings.batch_size or 1
     made = recorded(
         watch.batches(settings),
         watch.log.files,
-        asked=asked,
+        batch_size=batch_size,
         length=settings.dataset_length,
         replacement=settings.replacement,
         cpu_seconds=loader.batch_cpu_seconds,
     )
-    recipe, sample = _dataset(made, settings.dataset_length, asked, name, data)
+    recipe, sample = _dataset(made, settings.dataset_length, batch_size, name, data)
     # Where a sample has several files, each counts as a sample of the replay.
-    batch = asked
+    batch = batch_size
     if settings.dataset_length and settings.dataset_length < 0.75 * recipe.files:
-        batch = max(1, round(asked * recipe.files / settings.dataset_length))
+        batch = max(1, round(batch_size * recipe.files / settings.dataset_length))
     sample_bytes = max(1, round(made.batch_bytes / batch))
-    samples = asked if settings.auto_collation and settings.batch_size else loader.batch_samples
+    samples = batch_size if settings.auto_collation and settings.batch_size else loader.batch_samples
     source = f"recorded on {observation.machine['host']}, {observation.created}"
     workload = Workload(
         name=name,
@@ -86,8 +86,8 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
             "accelerator.host_cpu_seconds": f"{source}: CPU time of its processes",
         },
     )
-    facts = [*_of_reads(made, recipe, data), *_of_loader(loader)]
-    return Described(workload=workload, recorded=made, recipe=recipe, facts=tuple(facts))
+    facts = tuple(_facts(made, recipe, data))
+    return Described(workload=workload, recorded=made, recipe=recipe, facts=facts)
 
 
 def _evidence(observation: Observation) -> tuple[Loader, StepTime]:
@@ -106,7 +106,7 @@ def _evidence(observation: Observation) -> tuple[Loader, StepTime]:
 
 
 def _dataset(
-    made: Recorded, length: int, asked: int, name: str, data: Path | None
+    made: Recorded, length: int, batch_size: int, name: str, data: Path | None
 ) -> tuple[Recipe, SampleSpec]:
     """Return the recipe, and the [sample] of the workload."""
     if data is not None:
@@ -115,7 +115,7 @@ def _dataset(
     else:
         recipe = recipe_of_sizes(name, made.sizes, made.files)
     mean, files = recipe.size.bytes_mean, recipe.files
-    samples = length / files if length else mean * asked / max(1.0, made.batch_bytes)
+    samples = length / files if length else mean * batch_size / max(1.0, made.batch_bytes)
     held = max(1, round(samples))
     if held > 1:
         recipe = replace(recipe, samples_per_file=held, size=_divided(recipe.size, held))
@@ -170,43 +170,24 @@ def _accelerator(loader: Loader, step: StepTime, batch: int, *, together: bool) 
     )
 
 
-def _of_reads(made: Recorded, recipe: Recipe, data: Path | None) -> list[str]:
+def _facts(made: Recorded, recipe: Recipe, data: Path | None) -> list[str]:
     """Return sentences on the calls, and on how many files there are."""
     rows = made.rows
-    batches = int(rows["batch"].max()) + 1
-    threads = int(rows["thread"].max()) + 1
+    batches, threads = int(rows["batch"].max()) + 1, int(rows["thread"].max()) + 1
+    opens = (rows["op"] == OPEN).sum() / batches
     facts = [
-        f"{batches} batches of {show_bytes(made.batch_bytes)} in {len(rows)} calls, "
-        f"{(rows['op'] == OPEN).sum() / batches:.3g} opens each"
-        + (f", by {threads} threads of a worker" if threads > 1 else "")
+        f"{batches} batches of {show_bytes(made.batch_bytes)} in {len(rows)} calls, {opens:.3g} opens each, "
+        f"by {counted(threads, 'thread')} of a worker"
     ]
     if data is not None and abs(recipe.files / made.files - 1) > _DIFFER:
         facts.append(f"{data} has {recipe.files} files; the reads look like {made.files}")
     elif made.guessed:
-        facts.append(f"the dataset has no length: the recipe has the {made.seen} files that were read; "
-                     "record --data DIR takes those of a folder")  # fmt: skip
-    elif made.files > made.seen:
-        facts.append(f"{made.seen} files were read; the recipe has {made.files}, by the dataset's length")
+        facts.append(
+            f"the dataset has no length: the recipe has the {made.seen} files that were read; "
+            "record --data DIR takes those of a folder"
+        )
     if made.mapped:
         facts.append("files are mapped: which of their bytes are read is a guess")
-    return facts
-
-
-def _of_loader(loader: Loader) -> list[str]:
-    """Return sentences on differences between the loader and a replay."""
-    facts = []
-    if loader.reads.direct:
-        facts.append("the job reads with O_DIRECT, the replay through the page cache")
-    if loader.ranks == 1:
-        facts.append(
-            "one process was recorded: what several exchange in a step, such as gradients, is in no replay; "
-            "record with as many on a host as you will replay"
-        )
-    if loader.cpu_seconds:
-        facts.append(
-            f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading, "
-            "which a replay does not spend (flag job-cpu)"
-        )
     return facts
 
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from emulator.calls import CALL
 from emulator.config.reader import read_json, stated, to_plain, toml_text
 from emulator.config.recipe import Recipe
@@ -21,8 +19,7 @@ from emulator.launch.launched import claims
 from emulator.plugins.recorder import strace
 from emulator.plugins.recorder.describe import Described, describe, main_loader
 from emulator.plugins.recorder.observation import Observation
-from emulator.plugins.recorder.session import Ran
-from emulator.plugins.recorder.steps import SEEN, Pace, from_batch_to_batch, pace_of, step_time
+from emulator.plugins.recorder.steps import SEEN, Pace, pace_of, step_time
 from emulator.plugins.recorder.watch import Watch
 from emulator.record.machine import describe_machine, mount_of, utc_now
 from emulator.record.out import require_apart
@@ -30,6 +27,7 @@ from emulator.record.rows import write_rows
 
 RECORD, PROFILE, CALLS = "record.json", "profile.parquet", "calls.parquet"
 WORKLOAD, RECIPE = "workload.toml", "recipe.toml"
+_FILES = (RECORD, PROFILE, CALLS, WORKLOAD, RECIPE)
 _HEAD = "# Recorded by feedrate; record.json in this folder has the evidence.\n"
 
 
@@ -47,31 +45,39 @@ class Written:
 
 
 def prepare(folder: Path, force: bool) -> None:
-    """Make the folder. Raises SpecError if it has other files, StorageError, MissingError without strace."""
-    torchrun = os.environ.get("WORLD_SIZE", "1")
-    if torchrun != "1" or any(claim.size > 1 for claim in claims()):
+    """Make the folder, or with `force` empty it of an earlier recording.
+
+    Raises SpecError if it has other files, StorageError, MissingError without strace.
+    """
+    world = os.environ.get("WORLD_SIZE", "1")  # torchrun's
+    if world != "1" or any(claim.size > 1 for claim in claims()):
         raise SpecError(
             "each rank has a recorder of its own", "record the launcher: feedrate record ... -- mpirun ..."
         )
     require_apart(folder)
     with storage_errors("cannot make the folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        names = sorted(entry.name for entry in folder.iterdir())
-    # A kill or a power cut may have left the temporary file of one of ours.
-    ours = {name for name in names if (written_by(name) or (name,))[0] in _OURS}
-    if names and (ours < set(names) or not _is_recording(folder)):
-        foreign = next((name for name in names if name not in ours), names[0])
-        raise SpecError(f"{folder} has {foreign!r}, which is no recording", "choose another --out")
-    if names and not force:
+    earlier = _earlier_recording(folder)
+    if earlier and not force:
         raise SpecError(f"{folder} exists already", "choose another --out, or add --force")
     if why := strace.usable():
         raise MissingError(f"a job is recorded with strace: {why}", "apt install strace, and permit ptrace")
     with storage_errors("cannot clear the folder", folder):
-        for name in names:
+        for name in earlier:
             (folder / name).unlink()
 
 
-_OURS = (RECORD, PROFILE, CALLS, WORKLOAD, RECIPE)
+def _earlier_recording(folder: Path) -> list[str]:
+    """Return the files of an earlier recording. Raises SpecError if there are others, StorageError."""
+    with storage_errors("cannot look into the folder", folder):
+        names = sorted(entry.name for entry in folder.iterdir())
+    # A kill or a power cut may have left the temporary file of one of ours.
+    foreign = [name for name in names if (written_by(name) or (name,))[0] not in _FILES]
+    if foreign or (names and not _is_recording(folder)):
+        raise SpecError(
+            f"{folder} has {(foreign or names)[0]!r}, which is no recording", "choose another --out"
+        )
+    return names
 
 
 def _is_recording(folder: Path) -> bool:
@@ -82,42 +88,40 @@ def _is_recording(folder: Path) -> bool:
     return isinstance(record, dict) and record.get("feedrate") == "recording"
 
 
-def write(folder: Path, watch: Watch, ran: Ran, *, warmup: int, data: Path | None = None) -> Written:
-    """Write the recording of `watch`; `data`: the job's dataset. Raises StorageError, SpecError."""
-    pairs = watch.found()
-    tables = [table for _, ranks in pairs for table in ranks]
-    longest = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
-    seen = Observation(
+def write(folder: Path, watch: Watch, status: int, *, warmup: int, data: Path | None = None) -> Written:
+    """Write the recording of `watch`, whose job ended with `status`; `data`: the folder with its dataset.
+
+    Raises StorageError, SpecError.
+    """
+    loaders = watch.loaders_and_steps()
+    observation = Observation(
         created=utc_now(),
-        status=ran.status,
+        status=status,
         machine=describe_machine(),
         mount=_mount(watch),
         processes=watch.processes,
-        complete=not (ran.status or ran.stopped),
         notes=tuple(_notes(watch)),
-        loaders=tuple(loader for loader, _ in pairs),
+        loaders=tuple(loader for loader, _ in loaders),
         request_bytes=watch.request_bytes,
         in_flight=watch.in_flight,
-        traced_step_seconds=from_batch_to_batch(longest[longest["traced"] == 1]),
-        step_seconds=from_batch_to_batch(longest[longest["traced"] == 0]),
     )
-    main = main_loader(seen)
-    of_main = [table for loader, ranks in pairs for table in ranks if loader == main]
+    main = main_loader(observation)
+    steps = [table for loader, tables in loaders for table in tables if loader == main]
     if main is not None:
         in_turn = not (main.settings.workers or main.accelerator)
-        seen = replace(seen, step=step_time(of_main, warmup, in_turn))
+        observation = replace(observation, step=step_time(steps, warmup, in_turn))
     described, refused = None, ""
     try:
-        described = describe(seen, watch, _name(folder), data)
+        described = describe(observation, watch, _name(folder), data)
     except SpecError as error:
         refused = str(error)
-    for number, (_, ranks) in enumerate(pairs):  # in the order of record.json
-        for table in ranks:
+    for number, (_, tables) in enumerate(loaders):  # in the order of record.json
+        for table in tables:
             table["loader"] = number
-    write_rows(folder / PROFILE, SEEN, tables)
-    pace = pace_of(of_main, warmup, described.workload.loader.prefetch if described else 0)
-    written = Written(folder=folder, observation=seen, described=described, refused=refused, pace=pace)
-    put(written)
+    write_rows(folder / PROFILE, SEEN, [table for _, tables in loaders for table in tables])
+    pace = pace_of(steps, warmup, described.workload.loader.prefetch if described else 0)
+    written = Written(folder=folder, observation=observation, described=described, refused=refused, pace=pace)
+    save(written)
     return written
 
 
@@ -142,7 +146,7 @@ def _mount(watch: Watch) -> str:
     return f"{mount.get('mount', '')} ({mount.get('type', '')})"
 
 
-def put(written: Written) -> None:
+def save(written: Written) -> None:
     """Write all files of the recording but its steps. Raises StorageError."""
     record = json.dumps(to_plain(written.observation, named=True), indent=1, ensure_ascii=False)
     write_whole(written.folder / RECORD, record + "\n")

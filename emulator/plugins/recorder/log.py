@@ -12,7 +12,7 @@ from typing import NamedTuple
 from emulator.calls import ADVISE, MAP, OPEN, READ
 from emulator.plugins.recorder.observation import Reads
 
-BEGIN, END = -1, -2
+BATCH_BEGINS, BATCH_ENDS = -1, -2
 """Events that are no calls: a batch begins, and ends."""
 MOST_EVENTS = 400_000
 """Most events that are kept; tracing ends with them."""
@@ -62,8 +62,6 @@ class CallLog:
 
     files: list[File] = field(default_factory=list)
     events: dict[int, list[Event]] = field(default_factory=dict)
-    direct: set[int] = field(default_factory=set)
-    """Files that were opened with O_DIRECT."""
     count: int = 0
     """Number of events."""
     when: tuple[float, float] = (0.0, 0.0)
@@ -94,11 +92,9 @@ class CallLog:
             event = Event(op, thread, file.number, offset, min(size, file.bytes), *self.when)
             self.events.setdefault(process, []).append(event)
 
-    def opened(self, process: int, thread: int, fd: int, path: bytes, *, direct: bool) -> None:
+    def opened(self, process: int, thread: int, fd: int, path: bytes) -> None:
         """Add an open of `path`."""
-        file = self.file(path)
-        if file is not None:
-            (self.direct.add if direct else self.direct.discard)(file.number)
+        if self.file(path) is not None:
             self._offsets[process, fd, path] = 0
             self._add(process, OPEN, thread, path, 0, 0)
 
@@ -140,7 +136,6 @@ class CallLog:
             files_bytes=sum(self.files[number].bytes for number in files),
             requests=len(reads),
             bytes=sum(event.bytes for event in reads),
-            direct=sum(event.bytes for event in reads if event.file in self.direct),
         )
 
 

@@ -47,8 +47,6 @@ class Reads:
     """Number of read(2), pread(2), readv(2) and the like that returned data."""
     bytes: int = 0
     """Bytes that they returned."""
-    direct: int = 0
-    """Bytes, included in `bytes`, that were read with O_DIRECT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +106,9 @@ class Observation:
     """Where the data lies: mount point and type of the file system."""
     processes: int = 0
     """Number of Python processes in which the probe reported."""
-    complete: bool = True
-    """False if the job ended by an error or a signal, or only a part of it was recorded."""
     notes: tuple[str, ...] = ()
     """Sentences about gaps in the recording."""
     loaders: tuple[Loader, ...] = ()
-    traced_step_seconds: float | None = None
-    """Median seconds from batch to batch while calls were traced, after the warm-up; None if unknown."""
-    step_seconds: float | None = None
-    """The same in steps that were not traced."""
     step: StepTime | None = None
     """Step time without waits for data, of the loader that read most bytes; None if unknown."""
     request_bytes: float | None = None

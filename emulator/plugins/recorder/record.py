@@ -8,8 +8,8 @@ from pathlib import Path
 
 from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.recorder.check import check
-from emulator.plugins.recorder.job import Written, prepare, put, write
-from emulator.plugins.recorder.session import Ran, run_job
+from emulator.plugins.recorder.job import Written, prepare, save, write
+from emulator.plugins.recorder.session import run_job
 from emulator.plugins.recorder.watch import Watch
 
 _BY_SIGNAL = 128
@@ -26,15 +26,15 @@ def record_job(
     data: Path | None = None,
     checked: bool = True,
     force: bool = False,
-    on_end: Callable[[Ran], None] = lambda _: None,
+    on_end: Callable[[int], None] = lambda _: None,
     on_written: Callable[[Written], None] = lambda _: None,
 ) -> Written:
     """Run `command`, record it into the folder `out`, and with `checked` compare a replay with it.
 
     `data` is the folder with the job's dataset, whose files the recipe then has. A job that a signal ended is
     not replayed. `on_written` is called when the recording is in `out`, before the replay: where `steps` are
-    given, while the job runs on; `on_end` when the job has ended. Call it in the main thread. Raises
-    MissingError, SpecError, DatasetError, StorageError, LaunchError.
+    given, while the job runs on; `on_end` when the job has ended, with its status. Call it in the main
+    thread. Raises MissingError, SpecError, DatasetError, StorageError, LaunchError.
     """
     if data is not None and not data.is_dir():
         raise SpecError(f"--data: there is no folder {data}")
@@ -43,27 +43,28 @@ def record_job(
     early: list[Written] = []
     failed: list[FeedrateError] = []
 
-    def keep(ran: Ran) -> Written:
-        written = write(out, watch, ran, warmup=warmup, data=data)
+    def write_recording(status: int) -> Written:
+        written = write(out, watch, status, warmup=warmup, data=data)
         on_written(written)
         return written
 
-    def keep_early() -> None:
+    def write_early() -> None:
         try:
-            early.append(keep(Ran(status=0, stopped=True)))
+            early.append(write_recording(0))
         except FeedrateError as error:  # the job runs on
             failed.append(error)
 
-    ran = run_job(command, watch, steps=steps, warmup=warmup, traced_steps=traced_steps, on_full=keep_early)
-    on_end(ran)
+    status = run_job(
+        command, watch, steps=steps, warmup=warmup, traced_steps=traced_steps, on_full=write_early
+    )
+    on_end(status)
     if failed:
         raise failed[0]
     if early:
-        written = early[0]
-        written = replace(written, observation=replace(written.observation, status=ran.status))
-        put(written)
+        written = replace(early[0], observation=replace(early[0].observation, status=status))
+        save(written)
     else:
-        written = keep(ran)
+        written = write_recording(status)
     return check(written, watch) if checked and will_be_checked(written) else written
 
 

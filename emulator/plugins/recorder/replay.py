@@ -140,4 +140,4 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
         steps += len(inside)
     if not steps or not seconds:
         return None
-    return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds), steps=steps)
+    return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds))

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -50,16 +49,6 @@ _UNSEEN = (
 )
 _SAME_SECONDS = 0.5
 """Seconds within which two equal signals are one, from the process group and from the supervisor."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """The outcome of the job."""
-
-    status: int
-    """Exit status; -N for signal N."""
-    stopped: bool
-    """True if the recording ended before the job, after the requested steps."""
 
 
 class Listener:
@@ -215,8 +204,8 @@ def run_job(
     warmup: int,
     traced_steps: int,
     on_full: Callable[[], None] = lambda: None,
-) -> Ran:
-    """Run the command `job` to its end with a Listener.
+) -> int:
+    """Run the command `job` to its end with a Listener, and return its exit status, -N for signal N.
 
     It records `steps` steps (None for all) after `warmup`, and traces reads in the first `traced_steps` of
     them, but at most in half. `on_full` is called when all are recorded, while the job runs on. Raises
@@ -234,7 +223,7 @@ def run_job(
             listener.stop()
     if listener.failure:
         sys.stderr.write(f"feedrate record: {listener.failure}; the job was not affected\n")
-    return Ran(status=status, stopped=listener.full)
+    return status
 
 
 def _run(job: Sequence[str], env: dict[str, str], listener: Listener, on_full: Callable[[], None]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +92,6 @@ class Pace:
     """Mean seconds from batch to batch."""
     waited: float
     """Share of the time in waits for a batch."""
-    steps: int
-    """Number of steps in the mean."""
     samples: float = 0.0
     """Mean samples of a batch; 0 if unknown."""
 
@@ -113,8 +112,8 @@ class Track:
     """Delivered batches, by epoch."""
     computed: dict[tuple[int, int], int] = field(default_factory=dict)
     """Nanoseconds between CUDA events before and after a step's launches, by (epoch, step)."""
-    read: tuple[int, int] = (0, 0)
-    """`batches` at the end of the recording of reads."""
+    when_traced: tuple[int, int] = (0, 0)
+    """`batches` when the tracing of calls ended."""
 
     def add(
         self, epoch: int, step: int, samples: int, ready: int, asked: int, got: int, sent: int, used: int
@@ -186,12 +185,6 @@ def untraced(table: Table) -> Table:
     return free if len(_complete(free)) >= FEW else table
 
 
-def from_batch_to_batch(table: Table) -> float | None:
-    """Return the median seconds from one request to the next; None for too few steps."""
-    cycles = _cycles(_complete(table))
-    return float(np.median(cycles)) if len(cycles) >= FEW else None
-
-
 def step_cpu(table: Table) -> float:
     """Return the median CPU seconds of the process per step; 0 if unknown."""
     known = untraced(table)["cpu"]
@@ -222,7 +215,6 @@ def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
     return Pace(
         seconds=total / len(rows),
         waited=float(rows["wait"][rows["ready"] != 1].sum()) / total,
-        steps=len(rows),
         samples=float(rows["samples"].mean()),
     )
 
@@ -236,71 +228,53 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False) -> St
     """
     used = [untraced(table[warmup:]) for table in tables]
     used = [table for table in used if len(_complete(table))]
-    whole = np.concatenate([np.zeros(0, SEEN), *map(_complete, used)])
-    cycles = _cycles(whole)
-    total = float(cycles.sum())
-    if len(cycles) < FEW or not total:
+    steps = np.concatenate([np.zeros(0, SEEN), *map(_complete, used)])
+    total = float(_cycles(steps).sum())
+    if len(steps) < FEW or not total:
         return None
-    timing = partial(
-        StepTime,
-        all_steps=len(cycles),
-        waited=float(whole["wait"].sum()) / total,
-        traced=bool(whole["traced"].any()),
+    fed = steps if in_turn else _fed(used)
+    bound = StepTime(
+        seconds=total / len(steps),
+        bound=True,
+        at_least=float(np.median(steps["between"])),
+        steps=len(fed),
+        all_steps=len(steps),
+        waited=float(steps["wait"].sum()) / total,
+        traced=bool(steps["traced"].any()),
     )
     if in_turn:
-        times = whole["between"]
-        return timing(
-            seconds=float(times.mean()),
-            steps=len(times),
-            in_turn=True,
-            taking=0.0,
-            quantiles=quantiles_of(times),
-        )
-    fed = _fed(used)
-    times = _cycles(fed)
-    if len(times) < FEW or not _representative(times, whole):
-        bound = timing(
-            seconds=float(cycles.mean()),
-            bound=True,
-            at_least=float(np.median(whole["between"])),
-            steps=len(times),
-        )
-        return _by_events(bound, used)
-    return timing(
+        return _measured(bound, steps["between"], in_turn=True, taking=0.0)
+    if len(fed) >= FEW and _representative(_cycles(fed), steps):
+        return _measured(bound, _cycles(fed), taking=float(fed["wait"].mean()))
+    computed = _computed(used)
+    if 2 * len(computed) * len(used) < len(steps):
+        return bound
+    # A host that launches steps faster than the GPU computes them runs ahead. How far is unknown.
+    ahead = bound.at_least < (1 - _UNLIKE) * computed.mean()
+    return _measured(bound, computed, by_events=True, in_flight=1 + int(ahead), taking=0.0)
+
+
+def _measured(bound: StepTime, times: NDArray[np.float64], **how: Any) -> StepTime:
+    """Return the step time of steps that took `times` seconds instead of a bound; `how`: other fields."""
+    return replace(
+        bound,
         seconds=float(times.mean()),
+        bound=False,
+        at_least=0.0,
         steps=len(times),
-        taking=float(fed["wait"].mean()),
         quantiles=quantiles_of(times),
+        **how,
     )
 
 
-def _representative(times: NDArray[np.float64], whole: Table) -> bool:
-    """Return True if steps that did not wait, of `times` seconds, are like the `whole` of the job's steps."""
-    shortest, longest = whole["between"].mean(), _cycles(whole).mean()
+def _representative(times: NDArray[np.float64], steps: Table) -> bool:
+    """Return True if steps that did not wait, of `times` seconds, are like all the job's `steps`."""
+    shortest, longest = steps["between"].mean(), _cycles(steps).mean()
     if not (1 - _UNLIKE) * shortest < times.mean() < (1 + _UNLIKE) * longest:
         return False
     # Long steps now and then: the host may run ahead of its accelerator, or validate or save.
     long = times[times > 2 * np.median(times)].sum()
     return bool(long <= _UNLIKE * times.sum())
-
-
-def _by_events(bound: StepTime, tables: Sequence[Table]) -> StepTime:
-    """Return the step time that the GPU took, or `bound` where that is unknown."""
-    computed = _computed(tables)
-    if 2 * len(computed) * len(tables) < bound.all_steps:
-        return bound
-    ahead = int(bound.at_least < (1 - _UNLIKE) * computed.mean())
-    return replace(
-        bound,
-        seconds=float(computed.mean()),
-        bound=False,
-        at_least=0.0,
-        steps=len(computed),
-        by_events=True,
-        in_flight=1 + ahead,  # how far the host would run ahead of an accelerator that is fed, is unknown
-        taking=0.0,
-        quantiles=quantiles_of(computed),
-    )
 
 
 def _computed(tables: Sequence[Table]) -> NDArray[np.float64]:
@@ -309,11 +283,10 @@ def _computed(tables: Sequence[Table]) -> NDArray[np.float64]:
     Of several ranks, the least counts: the others' GPUs wait for the one whose batch came last.
     """
     rows = np.concatenate([table[~np.isnan(table["computed"])] for table in map(_complete, tables)])
-    names = _names(rows)
-    order = np.lexsort((rows["computed"], names))
-    _, first = np.unique(names[order], return_index=True)
-    least: NDArray[np.float64] = rows["computed"][order][first]
-    return least
+    rows = rows[np.argsort(rows["computed"], kind="stable")]
+    _, least = np.unique(_step_ids(rows), return_index=True)  # the first of each step
+    computed: NDArray[np.float64] = rows["computed"][least]
+    return computed
 
 
 def _fed(tables: Sequence[Table]) -> Table:
@@ -322,23 +295,20 @@ def _fed(tables: Sequence[Table]) -> Table:
     No rank must have waited in the _SETTLE steps before, either. Ranks wait for each other in every step, so
     all must have been fed. Taking a batch that is ready is part of the step.
     """
-    chosen, names = [], []
+    fed_by_rank = []
     for table in tables:
         typical = float(np.nanmedian(table["between"]))
         ready = (table["ready"] == 1) | (table["wait"] <= _SMALL * typical)
-        in_time = ready & (table["wait"] <= max(typical, 1e-3))
-        follows = np.r_[False, (np.diff(table["epoch"]) == 0) & (np.diff(table["step"]) == 1)]
-        fed = in_time & follows
+        fed = ready & (table["wait"] <= max(typical, 1e-3))
+        fed &= np.r_[False, (np.diff(table["epoch"]) == 0) & (np.diff(table["step"]) == 1)]
         for _ in range(_SETTLE):  # and so was the step before
             fed[1:] &= fed[:-1]
-        fed &= ~np.isnan(table["between"])
-        chosen.append(table[fed])
-        names.append(_names(table[fed]))
-    everywhere = reduce(np.intersect1d, names)
-    return np.concatenate([rows[np.isin(its, everywhere)] for rows, its in zip(chosen, names, strict=True)])
+        fed_by_rank.append(_complete(table[fed]))
+    everywhere = reduce(np.intersect1d, map(_step_ids, fed_by_rank))
+    return np.concatenate([rows[np.isin(_step_ids(rows), everywhere)] for rows in fed_by_rank])
 
 
-def _names(table: Table) -> NDArray[np.int64]:
+def _step_ids(table: Table) -> NDArray[np.int64]:
     """Return a number for each step that is the same on all ranks."""
     numbers: NDArray[np.int64] = table["epoch"].astype(np.int64) << 32 | table["step"]
     return numbers

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from emulator.launch.process import die_with_parent
 from emulator.plugins.recorder.hook.feedrate_probe import MARK, let_trace, tracer_of, usage
-from emulator.plugins.recorder.log import BEGIN, END, CallLog
+from emulator.plugins.recorder.log import BATCH_BEGINS, BATCH_ENDS, CallLog
 
 CALLS = (
     *("?open", "openat", "?openat2", "read", "pread64", "readv", "preadv", "preadv2", "?lseek", "mmap"),
@@ -207,8 +207,7 @@ class Tracer:
     def _opened(self, thread: int, text: bytes) -> None:
         file, flags = _OPENED.search(text), _FLAGS.findall(text)
         if file and b"O_WRONLY" not in flags and b"O_DIRECTORY" not in flags:
-            direct = b"O_DIRECT" in flags
-            self.log.opened(self._traced, thread, int(file[1]), plain(file[2]), direct=direct)
+            self.log.opened(self._traced, thread, int(file[1]), plain(file[2]))
 
     def _mmap(self, thread: int, text: bytes) -> None:
         file = _MAPPED.match(text)
@@ -224,7 +223,8 @@ class Tracer:
         argument = _MARK.search(text)
         number = int(argument[1]) % 2**32 - MARK if argument else -1
         if 0 <= number < 2**17:
-            self.log.border(self._traced, thread, END if number % 2 else BEGIN, number // 2)
+            op = BATCH_ENDS if number % 2 else BATCH_BEGINS
+            self.log.border(self._traced, thread, op, number // 2)
 
     def _clone(self, thread: int, text: bytes) -> None:
         result = _RESULT.search(text)

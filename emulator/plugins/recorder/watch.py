@@ -17,7 +17,7 @@ import numpy as np
 from emulator.calls import MAP, READ
 from emulator.config.reader import build
 from emulator.errors import FeedrateError
-from emulator.plugins.recorder.batches import Made, made_by
+from emulator.plugins.recorder.batches import TracedBatch, batches_in
 from emulator.plugins.recorder.hook.feedrate_probe import usage
 from emulator.plugins.recorder.log import CallLog, Event
 from emulator.plugins.recorder.observation import Loader, Settings
@@ -34,18 +34,16 @@ Key = tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Seen:
+class _DataLoader:
     """One DataLoader."""
 
     settings: Settings = field(default_factory=Settings)
     track: Track = field(default_factory=lambda: Track(0))
     workers: list[tuple[int, ...]] = field(default_factory=list)
     """The workers of each epoch, in their order."""
-    base: dict[str, int] = field(default_factory=dict)
-    """Counters of the process of a loader without workers, at the first sight of the loader."""
     untraced: int = 0
     """Batches delivered without tracing."""
-    worked: int = 0
+    made_ns: int = 0
     """CPU nanoseconds of the process itself for these batches."""
 
     @property
@@ -61,7 +59,7 @@ class Watch:
         self.tracer = Tracer(self.log)
         self.traced_until = 0
         """End of the tracing of calls, in nanoseconds of the monotonic clock; 0: it has not ended."""
-        self.loaders: dict[Key, _Seen] = {}
+        self.loaders: dict[Key, _DataLoader] = {}
         self.asking: list[int] = []
         """Processes that wait until they are traced."""
         self.processes = 0
@@ -124,34 +122,32 @@ class Watch:
     def _take_of_loader(self, event: Mapping[str, Any], key: Key) -> None:
         if key not in self.loaders and len(self.loaders) >= MOST_LOADERS:
             return
-        seen = self.loaders.setdefault(key, _Seen())
+        loader = self.loaders.setdefault(key, _DataLoader())
         match event["k"]:
             case "l":
-                self._settings(event, key, seen)
+                self._settings(event, key, loader)
             case "s":
                 numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
-                seen.track.add(*numbers)
+                loader.track.add(*numbers)
                 if self.traced_until:  # exclude the cost of tracing
-                    seen.untraced += 1
-                    seen.worked += _number(event, "d")
+                    loader.untraced += 1
+                    loader.made_ns += _number(event, "d")
             case "x":
-                seen.track.ends[_number(event, "e")] = _number(event, "a")
+                loader.track.ends[_number(event, "e")] = _number(event, "a")
             case "t":
-                seen.track.add_computed(*(_number(event, name) for name in ("e", "i", "t")))
+                loader.track.add_computed(*(_number(event, name) for name in ("e", "i", "t")))
 
     def _watch_counters(self, process: int) -> None:
         if len(self._alive) < _MOST_POLLED:
             self._alive.add(process)
 
-    def _settings(self, event: Mapping[str, Any], key: Key, seen: _Seen) -> None:
+    def _settings(self, event: Mapping[str, Any], key: Key, loader: _DataLoader) -> None:
         if "f" in event:
-            seen.settings = build(Settings, event["f"])
-            seen.track.rank = _number(event, "rank")
-            seen.workers.append(())
-            if not seen.settings.workers:
-                seen.base = seen.base or usage(f"/proc/{key[0]}")
+            loader.settings = build(Settings, event["f"])
+            loader.track.rank = _number(event, "rank")
+            loader.workers.append(())
         workers = tuple(map(int, event["w"]))
-        seen.workers[-1] += workers
+        loader.workers[-1] += workers
         for worker in workers:
             self._watch_counters(worker)
 
@@ -167,7 +163,7 @@ class Watch:
             counters = usage(f"/proc/{process}")
             if counters:
                 self._used[process] = counters
-            elif not Path(f"/proc/{process}").exists():
+            else:
                 self._alive.discard(process)
         if self._device is None and self.loaders and self.log.files:
             counters_now = counters_of(Path(os.fsdecode(self.log.files[0].path)).parent)
@@ -188,13 +184,13 @@ class Watch:
                 self.request_bytes = reads.request_bytes(self._storage_bytes() - own)
                 self.in_flight = reads.in_flight if self.request_bytes else None
         self.traced_until = time.monotonic_ns()
-        for seen in self.loaders.values():
-            seen.track.read = seen.track.batches
+        for loader in self.loaders.values():
+            loader.track.when_traced = loader.track.batches
 
     @property
     def steps(self) -> int:
         """Number of steps of the loader that has most."""
-        return max((len(seen.track.rows) for seen in self.loaders.values()), default=0)
+        return max((len(loader.track.rows) for loader in self.loaders.values()), default=0)
 
     # ---- Results, once tracing has ended.
 
@@ -207,36 +203,35 @@ class Watch:
         """The traced calls by reader, with those of its child processes as its own: it waits for them."""
         readers = {reader for key in self.loaders for reader in self._readers(key)}
         calls: dict[int, list[Event]] = defaultdict(list)
-        places: dict[tuple[int, int], tuple[int, int]] = {}
         for process, events in self.log.events.items():
+            callers: dict[int, tuple[int, int]] = {}  # thread -> its reader, and the thread it reads for
             for event in events:
-                name = process, event.thread
-                if name not in places:
+                if event.thread not in callers:
                     chain = self.tracer.ancestors(event.thread)
                     reader = next((thread for thread in chain if thread in readers), process)
-                    places[name] = reader, self.tracer.caller(event.thread)
-                reader, thread = places[name]
+                    callers[event.thread] = reader, self.tracer.caller(event.thread)
+                reader, thread = callers[event.thread]
                 calls[reader].append(event._replace(thread=thread))
         return calls
 
-    def batches(self, settings: Settings) -> list[list[list[Made]]]:
+    def batches(self, settings: Settings) -> list[list[list[TracedBatch]]]:
         """Return the traced batches of the loaders with these settings: of each rank, of each worker."""
-        ranks: dict[int, list[list[Made]]] = {}
-        for key, seen in self.loaders.items():
-            if seen.settings != settings:
+        ranks: dict[int, list[list[TracedBatch]]] = {}
+        for key, loader in self.loaders.items():
+            if loader.settings != settings:
                 continue
-            lanes = ranks.setdefault(key[0], [[] for _ in range(max(1, settings.workers))])
+            process, number = key
+            batches = ranks.setdefault(process, [[] for _ in range(max(1, settings.workers))])
             # Persistent workers are reported in each epoch.
-            epochs = dict.fromkeys(seen.workers) if settings.workers else [(key[0],)]
-            number = 0 if settings.workers else key[1]
+            epochs = dict.fromkeys(loader.workers) if settings.workers else [(process,)]
             for workers in epochs:
-                for lane, worker in zip(lanes, workers, strict=False):
-                    lane += made_by(self._calls[worker], number)
+                for of_worker, worker in zip(batches, workers, strict=False):
+                    of_worker += batches_in(self._calls[worker], 0 if settings.workers else number)
         return list(ranks.values())
 
     def paths(self, settings: Settings) -> list[bytes]:
         """Return the sorted paths of the data files that the loaders with these settings read."""
-        keys = [key for key, seen in self.loaders.items() if seen.settings == settings]
+        keys = [key for key, loader in self.loaders.items() if loader.settings == settings]
         reads = [event for event in self._events_of(keys) if event.op in (READ, MAP)]
         return sorted({self.log.files[event.file].path for event in reads})
 
@@ -244,73 +239,74 @@ class Watch:
         readers = {reader for key in keys for reader in self._readers(key)}
         return [event for reader in readers for event in self._calls[reader]]
 
-    def found(self) -> list[tuple[Loader, list[Table]]]:
+    def loaders_and_steps(self) -> list[tuple[Loader, list[Table]]]:
         """Return the loaders that delivered batches, each with the steps of its ranks.
 
         Loaders with the same settings count as one, whether they are of several ranks or made in turn.
         """
         groups: dict[Settings, list[Key]] = defaultdict(list)
-        for key, seen in self.loaders.items():
-            if seen.track.rows:
-                groups[seen.settings].append(key)
-        return [self._found(settings, keys) for settings, keys in groups.items()]
+        for key, loader in self.loaders.items():
+            if loader.track.rows:
+                groups[loader.settings].append(key)
+        return [self._loader(settings, keys) for settings, keys in groups.items()]
 
-    def _found(self, settings: Settings, keys: Sequence[Key]) -> tuple[Loader, list[Table]]:
+    def _loader(self, settings: Settings, keys: Sequence[Key]) -> tuple[Loader, list[Table]]:
         """Return the loaders `keys`, which have these settings, as one, and the steps of its ranks."""
-        tracks: dict[int, list[Track]] = defaultdict(list)  # by process
-        for key in keys:
-            tracks[key[0]].append(self.loaders[key].track)
-        tables = [
-            joined([track.table(self.traced_until) for track in of_rank]) for of_rank in tracks.values()
-        ]
-        steps, batches = np.sum([self.loaders[key].track.batches for key in keys], 0).tolist()
-        traced_steps, traced_batches = np.sum([self.loaders[key].track.read for key in keys], 0).tolist()
-        traced, used = self._counters(keys, self._used_traced), self._counters(keys, self._used)
-        first_storage = traced["storage"] / traced_batches if "storage" in traced and traced_batches else None
-        call_bytes = None
-        if batches > traced_batches:  # exclude the cost of tracing
-            used, batches = _since(traced, used), batches - traced_batches
-            call_bytes = used["calls"] / batches if "calls" in used and batches >= FEW else None
+        ranks: dict[int, list[Track]] = defaultdict(list)  # by process
+        for process, number in keys:
+            ranks[process].append(self.loaders[process, number].track)
+        tables = [joined([track.table(self.traced_until) for track in tracks]) for tracks in ranks.values()]
+        tracks = [self.loaders[key].track for key in keys]
+        steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
+        traced_steps, traced_batches = np.sum([track.when_traced for track in tracks], 0).tolist()
+        accelerators = [self.accelerators[process] for process in ranks if process in self.accelerators]
         loader = Loader(
             settings=settings,
             ranks=len(tables),
-            accelerator=next((self.accelerators[key[0]] for key in keys if key[0] in self.accelerators), ""),
-            epochs=max(sum(len(track.delivered) for track in of_rank) for of_rank in tracks.values()),
+            accelerator=accelerators[0] if accelerators else "",
+            epochs=max(sum(len(track.delivered) for track in tracks) for tracks in ranks.values()),
             steps=steps,
             batch_samples=float(np.mean([table["samples"].mean() for table in tables])),
             read_steps=traced_steps,
             step_cpu_seconds=float(np.mean([step_cpu(table) for table in tables])),
-            batch_cpu_seconds=self._batch_cpu(settings, keys, used.get("ticks", 0), batches),
-            batch_call_bytes=call_bytes,
-            batch_storage_bytes=used["storage"] / batches if "storage" in used else None,
-            first_storage_bytes=first_storage,
             reads=self.log.summary(self._events_of(keys)),
+            **self._costs(keys, batches, traced_batches),
         )
         return loader, tables
 
-    def _batch_cpu(self, settings: Settings, keys: Sequence[Key], ticks: int, batches: int) -> float:
-        """Return the CPU seconds of a batch; `ticks` are those of the workers for `batches`."""
-        if settings.workers:
-            return ticks / os.sysconf("SC_CLK_TCK") / batches
-        loaders = [self.loaders[key] for key in keys]
-        return sum(seen.worked for seen in loaders) / 1e9 / max(1, sum(seen.untraced for seen in loaders))
+    def _costs(self, keys: Sequence[Key], batches: int, traced_batches: int) -> dict[str, Any]:
+        """Return the fields of a Loader that tell what a batch costs, from the counters of its readers."""
+        used, used_traced = self._counters(keys, self._used), self._counters(keys, self._used_traced)
+        costs: dict[str, Any] = {}
+        if "storage" in used_traced and traced_batches:
+            costs["first_storage_bytes"] = used_traced["storage"] / traced_batches
+        if batches > traced_batches:  # exclude the cost of tracing
+            used, batches = _since(used_traced, used), batches - traced_batches
+            if "calls" in used and batches >= FEW:
+                costs["batch_call_bytes"] = used["calls"] / batches
+        if "storage" in used:
+            costs["batch_storage_bytes"] = used["storage"] / batches
+        if self.loaders[keys[0]].settings.workers:
+            seconds = used.get("ticks", 0) / os.sysconf("SC_CLK_TCK")
+        else:
+            loaders = [self.loaders[key] for key in keys]
+            seconds = sum(loader.made_ns for loader in loaders) / 1e9
+            batches = max(1, sum(loader.untraced for loader in loaders))
+        return {**costs, "batch_cpu_seconds": seconds / batches}
 
     def _counters(self, keys: Sequence[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
         """Return the sum of the counters `used` of the readers of `keys`, since each began to read.
 
         Without workers that is each process itself; empty if one has other loaders without workers.
         """
+        if not self.loaders[keys[0]].settings.workers:
+            reading = [key for key, loader in self.loaders.items() if not loader.settings.workers]
+            others = {process for process, number in reading if (process, number) not in keys}
+            if not others.isdisjoint(process for process, _ in keys):
+                return {}
         total: Counter[str] = Counter()
-        if self.loaders[keys[0]].settings.workers:
-            for worker in {worker for key in keys for worker in self.loaders[key].all_workers}:
-                total.update(_since(self._begun.get(worker, {}), used.get(worker, {})))
-            return total
-        bases = {process: self.loaders[process, number].base for process, number in reversed(keys)}
-        others = [key for key, seen in self.loaders.items() if not seen.settings.workers and key not in keys]
-        if any(process in bases for process, _ in others):
-            return {}
-        for process, base in bases.items():
-            total.update(_since(base, used.get(process, {})))
+        for reader in {reader for key in keys for reader in self._readers(key)}:
+            total.update(_since(self._begun.get(reader, {}), used.get(reader, {})))
         return total
 
 
