@@ -104,4 +104,8 @@ KINDS = Group("kinds", "kind of result")
 RULES = Group("rules", "set of rules")
 """Functions from the results of a set of runs, their own name, and True for the strictest division, to a line
 for each rule that the set does not meet. A planned result has NaN for figures that are not measured yet."""
-GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, RULES)
+PAYLOADS = Group("payloads", "payload")
+"""Modules, or objects, that implement `dataset.grow.SeedPayload`."""
+FILLERS = Group("fillers", "filler")
+"""Functions that make files of a dataset elsewhere, called like `plugins.dask.fill.fill`."""
+GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, RULES, PAYLOADS, FILLERS)

@@ -1,27 +1,23 @@
-"""`feedrate verify` and `datasize`."""
+"""`feedrate verify`."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import psutil
 import typer
 
 from emulator import live
 from emulator.cli import options
 from emulator.config.storage import parse_place
-from emulator.config.workload import load_workload
 from emulator.dataset.checking import Checked, Checking
 from emulator.dataset.checking import verify as check
-from emulator.dataset.sizes import needed_data
 from emulator.dataset.verify import EXTRA, Fault
-from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
+from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.launch.comm import Comm
 from emulator.launch.world import on_ranks
-from emulator.units import counted, parse_bytes, show_bytes
+from emulator.units import counted
 
 
 def verify(
@@ -91,37 +87,3 @@ def _refused(folder: str, faults: Sequence[Fault]) -> FeedrateError:
         hint = "move away what is not in the manifest"
     are = "is" if len(faults) == 1 else "are"
     return DatasetError(f"{counted(len(faults), 'file')} of {folder} {are} wrong", hint)
-
-
-def datasize(
-    workload: Annotated[
-        str, typer.Option("--workload", "-w", help="Name or path.", autocompletion=options.WORKLOADS)
-    ],
-    accelerators: Annotated[int, typer.Option(min=1, help="Emulated accelerators in all.")],
-    hosts: Annotated[int, typer.Option(min=1, help="Client hosts.")] = 1,
-    host_memory: Annotated[
-        str | None, typer.Option(help="Memory of one host, like 256GiB; default: this machine's.")
-    ] = None,
-) -> None:
-    """Files and bytes by MLPerf Storage's rule: 5 x the hosts' memory, and 500 steps an epoch.
-
-    \b
-    Examples:
-      feedrate datasize -w unet3d-h100 --accelerators 64 --hosts 8 --host-memory 512GiB
-      feedrate datasize -w resnet50-a100 --accelerators 8
-    """
-    if host_memory is not None and host_memory.strip().isdecimal():
-        raise SpecError(f"--host-memory {host_memory} has no unit", f"write {host_memory.strip()}GiB")
-    spec, memory = load_workload(workload), int(psutil.virtual_memory().total)
-    if host_memory:
-        memory = parse_bytes(host_memory)
-    size = needed_data(spec, accelerators, hosts, memory)
-    if live.for_programs():
-        live.answer(dataclasses.asdict(size))
-        return
-    samples = "files" if size.samples == size.files else "samples"
-    many = "" if samples == "files" else f" of {spec.sample.samples_per_file} samples"
-    print(f"{size.files} files{many}, {show_bytes(size.bytes)}")
-    print(f"  5 x {show_bytes(hosts * memory)} of memory on {hosts} hosts: {size.by_memory} {samples}")
-    steps = f"500 steps x batch size {spec.loader.batch_size} x {accelerators} accelerators"
-    print(f"  {steps}: {size.by_steps} {samples}")

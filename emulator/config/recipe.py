@@ -9,7 +9,7 @@ from typing import Literal
 from emulator.config.catalog import find
 from emulator.config.reader import Bytes, at_least, build, positive, read_toml
 from emulator.errors import SpecError
-from emulator.registry import FORMATS
+from emulator.registry import FORMATS, PAYLOADS
 
 Distribution = Literal["lognormal", "mlperf", "quantiles", "fixed"]
 
@@ -129,7 +129,7 @@ class Recipe:
     format: str = "npz"
     """File format of a sample: an entry point of `feedrate.formats`."""
     payload: str = "incompressible"
-    """incompressible, ct-realistic, or ratio=R with the compression ratio R of zstd."""
+    """incompressible, ratio=R (the compression ratio of zstd), or an entry point of `feedrate.payloads`."""
     files: int = 168
     """Files that are generated when neither --files nor --size is given."""
     samples_per_file: int = 1
@@ -146,7 +146,7 @@ class Recipe:
         at_least(0, self, "row_group")
         payload_ratio(self.payload)
         self._check_format()
-        if self.columns and (self.format != "parquet" or self.payload == "ct-realistic"):
+        if self.columns and (self.format != "parquet" or self.payload in PAYLOADS):
             raise SpecError("columns need the format parquet and a payload of random bytes")
         if len({column.name for column in self.columns}) < len(self.columns):
             raise SpecError("columns must have different names")
@@ -171,7 +171,7 @@ class Recipe:
 def payload_ratio(payload: str) -> float | None:
     """Return R of the payload `ratio=R`, None for the other payloads. Raises SpecError."""
     kind, equals, text = payload.replace(" ", "").partition("=")
-    if not equals and kind in ("incompressible", "ct-realistic"):
+    if not equals and (kind == "incompressible" or kind in PAYLOADS):
         return None
     try:
         ratio = float(text)
@@ -179,7 +179,7 @@ def payload_ratio(payload: str) -> float | None:
         ratio = 0.0
     if kind != "ratio" or not 1 <= ratio <= 64:
         raise SpecError(
-            f"payload {payload!r} is not known", "use incompressible, ct-realistic or ratio=R, R 1 to 64"
+            f"payload {payload!r} is not known", f"use incompressible, ratio=R with R 1 to 64, or {PAYLOADS}"
         )
     return ratio
 

@@ -21,6 +21,7 @@ from emulator.errors import FeedrateError, SpecError
 from emulator.launch.comm import Comm, agreed
 from emulator.record.machine import cores
 from emulator.record.out import require_new_place
+from emulator.registry import FILLERS
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 
@@ -122,9 +123,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
 
 def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filling, tally: DoneCount) -> None:
     if how.dask:
-        from emulator.dataset.fill_dask import fill_dask  # here: it imports Dask
-
-        fill_dask(writer, mine, how.dask, how.write, tally.add)
+        FILLERS.load("dask")(writer, mine, how.dask, how.write, tally.add)
         return
     small = writer.plan.recipe.size.bytes_mean < _SMALL_BYTES
     several = min(16, 4 * cores()) if isinstance(writer.store, FolderStore) else _OBJECTS

@@ -7,29 +7,56 @@ never the same in two files. Checksums are taken while the bytes are still in th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
 
-from emulator.config.recipe import payload_ratio
+from emulator.config.recipe import SizeSpec, payload_ratio
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats.base import SLACK, Key, MemorySource, Shape, Sources
-from emulator.dataset.seeds import Image, Label, SeedVolume
+from emulator.dataset.formats.base import SLACK, Array, Key, MemorySource, Shape, Sources
+from emulator.registry import PAYLOADS
 from emulator.units import BLOCK_BYTES
 
 CHUNK = 1 << 20
-
+"""Bytes that are made at a time: they and their zeros fit a core's cache."""
 _ZEROS = memoryview(bytes(CHUNK))
-_ZSTD_BLOCK_COST = 7.0  # bytes that zstd spends on a run of zeros per block, measured
-_NOISE = np.uint32(0xFFF)  # low mantissa bits: real CT noise is above them
-_SCALE = (0.9, 1.1)
-_SHIFT = (-0.1, 0.1)
+
+
+class SeedPayload(Protocol):
+    """A payload that is grown from seed volumes."""
+
+    def prepare(self, cache: Path, folder: Path | None, spec: SizeSpec) -> Sequence[Mapping[str, str]]:
+        """Fill `cache` with seeds made from the user's `folder`, or with the payload's own.
+
+        Returns name and sha256 of each, which become part of the dataset's identity. Raises DatasetError,
+        StorageError.
+        """
+        ...
+
+    def load(self, cache: Path, seeds: Sequence[Mapping[str, str]]) -> Any:
+        """Return what `grow` needs of these seeds. Raises DatasetError."""
+        ...
+
+    def grow(self, key: bytes, seeds: Any, shape: Shape) -> tuple[Array, Array]:
+        """Return x (float32) and y (uint8) of `shape`: a pure function. `key` has 32 bytes."""
+        ...
+
+
+@cache
+def seed_payload(payload: str) -> SeedPayload | None:
+    """Return the payload of that name; None if it is one of random bytes. Raises MissingError."""
+    if payload not in PAYLOADS:
+        return None
+    found: SeedPayload = PAYLOADS.load(payload)
+    return found
 
 
 def sample_key(seed: int, index: int) -> bytes:
-    """32 bytes that belong to sample `index` of the dataset `seed` alone."""
+    """Return 32 bytes that belong to sample `index` of the dataset `seed` alone."""
     return hashlib.sha256(f"feedrate sample {seed} {index}".encode()).digest()
 
 
@@ -52,83 +79,57 @@ class RandomSource:
     """The bytes of an array: the first `keep` of each 4 KiB are random, the others zero. A Source."""
 
     def __init__(self, key: bytes, stream: int, keep: int = BLOCK_BYTES) -> None:
-        self._made_from = key, stream
-        self._keystream: Keystream | None = None  # made when the array is: not all formats have both
+        self._key, self._stream = key, stream
+        self._keystream: Keystream | None = None
         self._keep = keep
         self._at = 0
         self.crc = 0
 
     def into(self, memory: memoryview, size: int) -> None:
         """Write the next `size` bytes to the head of `memory`."""
+        if self._keystream is None:  # not before: some formats have no y
+            self._keystream = Keystream(self._key, self._stream)
         for start in range(0, size, CHUNK):
             step = min(CHUNK, size - start)
-            if self._keystream is None:
-                self._keystream = Keystream(*self._made_from)
             self._keystream.into(memory[start : start + step + SLACK], step)
             chunk = memory[start : start + step]
             if self._keep < BLOCK_BYTES:
-                data, phase = np.frombuffer(chunk, np.uint8), self._at % BLOCK_BYTES
-                first = -phase % BLOCK_BYTES  # where the first whole block begins
-                data[max(self._keep - phase, 0) : first] = 0
-                last = first + max(step - first, 0) // BLOCK_BYTES * BLOCK_BYTES
-                data[first:last].reshape(-1, BLOCK_BYTES)[:, self._keep :] = 0
-                data[last + self._keep :] = 0
+                self._clear_tails(np.frombuffer(chunk, np.uint8))
             self.crc = crc32(chunk, self.crc)
             self._at += step
 
-
-def ct_like(key: bytes, volumes: Sequence[SeedVolume], shape: Shape) -> tuple[Image, Label]:
-    """Image and label from seed volumes: another place, turned, brighter or darker, noise in the low bits.
-
-    Labels are moved along and stay exact. Both have shape `shape`.
-    """
-    rng = np.random.Generator(np.random.Philox(key=np.frombuffer(key[16:], np.uint64)))
-    image, label = np.empty(shape, np.float32), np.empty(shape, np.uint8)
-    samples, depth, height, width = shape
-    keystream = Keystream(key, 2)
-    noise = memoryview(bytearray(4 * height * width + SLACK))
-    for sample in range(samples):
-        volume = volumes[int(rng.integers(len(volumes)))]
-        zs, ys, xs = (
-            mirrored(edge, int(rng.integers(2 * source)), source)
-            for edge, source in zip((depth, height, width), volume.x.shape, strict=True)
-        )
-        scale, shift = (np.float32(rng.uniform(*bounds)) for bounds in (_SCALE, _SHIFT))
-        for z in range(depth):
-            for start in range(0, 4 * height * width, CHUNK):
-                keystream.into(noise[start:], min(CHUNK, 4 * height * width - start))
-            low = np.frombuffer(noise, "<u4", height * width).reshape(height, width)
-            plane = volume.x[zs[z]].take(ys, axis=0).take(xs, axis=1) * scale + shift
-            image[sample, z].view("<u4")[...] = (plane.view("<u4") & ~_NOISE) | (low & _NOISE)
-            label[sample, z] = volume.y[zs[z]].take(ys, axis=0).take(xs, axis=1)
-    return image, label
-
-
-def mirrored(length: int, start: int, source: int) -> NDArray[np.int64]:
-    """`length` indices into an axis of `source` voxels from `start` on, to and fro: no seams."""
-    turn = (np.arange(length) + start) % (2 * source)
-    return np.where(turn < source, turn, 2 * source - 1 - turn)
+    def _clear_tails(self, data: Array) -> None:
+        """Set all but the first `keep` bytes of each block to zero. `data` may begin within a block."""
+        phase = self._at % BLOCK_BYTES
+        first = -phase % BLOCK_BYTES  # where the first whole block begins
+        last = first + max(len(data) - first, 0) // BLOCK_BYTES * BLOCK_BYTES
+        data[max(self._keep - phase, 0) : first] = 0
+        data[first:last].reshape(-1, BLOCK_BYTES)[:, self._keep :] = 0
+        data[last + self._keep :] = 0
 
 
 def random_sources(payload: str, seed: int, index: int) -> dict[Key, RandomSource]:
-    """The arrays of file `index` for a payload of random bytes. Raises SpecError."""
+    """Return the arrays of file `index` for a payload of random bytes. Raises SpecError."""
     ratio = payload_ratio(payload)
     key = sample_key(seed, index)
     keep = BLOCK_BYTES
-    if ratio is not None:
-        keep = max(16, min(BLOCK_BYTES, round(BLOCK_BYTES / ratio - (_ZSTD_BLOCK_COST if ratio > 1 else 0))))
+    if ratio is not None and ratio > 1:
+        zstd_cost = 7.0  # bytes that zstd spends on the zeros of a block, measured
+        keep = max(16, round(BLOCK_BYTES / ratio - zstd_cost))
     return {"x": RandomSource(key, 0, keep), "y": RandomSource(key, 1, keep)}
 
 
-def sources_of(payload: str, seed: int, index: int, shape: Shape, volumes: Sequence[SeedVolume]) -> Sources:
-    """The arrays of file `index`: a pure function of its arguments. Raises SpecError.
+def sources_of(payload: str, seed: int, index: int, shape: Shape, seeds: Any) -> Sources:
+    """Return the arrays of file `index`: a pure function of its arguments. Raises SpecError.
 
-    Random ones are made while they are written; ct-realistic ones take the memory of the file.
+    Random ones are made while they are written; those grown from `seeds` take the memory of the file.
     """
-    if payload != "ct-realistic":
+    grown = seed_payload(payload)
+    if grown is None:
         return random_sources(payload, seed, index)
-    image, label = ct_like(sample_key(seed, index), volumes, shape)
-    return {
-        "x": MemorySource(image.view(np.uint8).reshape(-1).data),
-        "y": MemorySource(label.reshape(-1).data),
-    }
+    x, y = grown.grow(sample_key(seed, index), seeds, shape)
+    return {"x": _in_memory(x), "y": _in_memory(y)}
+
+
+def _in_memory(array: Array) -> MemorySource:
+    return MemorySource(array.view(np.uint8).reshape(-1).data)

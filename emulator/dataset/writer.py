@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from emulator.dataset.checksum import crc32_join
 from emulator.dataset.formats.base import write_file
-from emulator.dataset.grow import sources_of
+from emulator.dataset.grow import seed_payload, sources_of
 from emulator.dataset.journal import Journal, journalled
 from emulator.dataset.manifest import ADOPTED, Dataset, Manifest, open_dataset, write_manifest
 from emulator.dataset.names import HIDDEN
@@ -41,12 +42,12 @@ from emulator.dataset.owned import (
 from emulator.dataset.payload import measure_payload
 from emulator.dataset.plan import DatasetPlan, outlook
 from emulator.dataset.progress import READERS, Done, by_threads
-from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
 from emulator.dataset.verify import evenly_spread, looks_right
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import Owner
+from emulator.registry import PAYLOADS
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import REQUEST, FolderStore
 from emulator.storage.posix import aligned_buffer
@@ -95,12 +96,11 @@ def with_seeds(plan: DatasetPlan, store: Store, seeds: Path | None) -> DatasetPl
 
     Raises SpecError, DatasetError, StorageError.
     """
-    if plan.recipe.payload == "ct-realistic":
-        return replace(plan, seeds=tuple(prepare_seeds(seeds_folder(store), seeds, plan.recipe.size)))
+    grown = seed_payload(plan.recipe.payload)
+    if grown is not None:
+        return replace(plan, seeds=tuple(grown.prepare(seeds_folder(store), seeds, plan.recipe.size)))
     if seeds is not None:
-        raise SpecError(
-            f"--seeds is for the payload ct-realistic, not {plan.recipe.payload}", "leave one out"
-        )
+        raise SpecError(f"--seeds is for the payload {PAYLOADS}, not {plan.recipe.payload}", "leave one out")
     return plan
 
 
@@ -226,7 +226,8 @@ class DatasetWriter:
         """
         if not len(indices):
             return
-        volumes = load_seeds(seeds_folder(self.store), self.plan.seeds)
+        grown = seed_payload(self.plan.recipe.payload)
+        seeds = grown.load(seeds_folder(self.store), self.plan.seeds) if grown else None
         local, over = threading.local(), threading.Event()
         mean = self.plan.recipe.size.bytes_mean * self.plan.recipe.samples_per_file
         together = max(1, min(_TOGETHER, REQUEST // mean))
@@ -238,7 +239,7 @@ class DatasetWriter:
                 local.buffer = aligned_buffer(REQUEST)
             try:
                 some = indices[begin : begin + together]
-                done(len(some), self._make_files(some, volumes, options, local.buffer, journal))
+                done(len(some), self._make_files(some, seeds, options, local.buffer, journal))
             except BaseException:
                 over.set()
                 raise
@@ -254,12 +255,7 @@ class DatasetWriter:
             raise self._failure(error) from None
 
     def _make_files(
-        self,
-        indices: Index,
-        volumes: Sequence[SeedVolume],
-        options: WriteOptions,
-        buffer: memoryview,
-        journal: Journal,
+        self, indices: Index, seeds: Any, options: WriteOptions, buffer: memoryview, journal: Journal
     ) -> int:
         """Write all parts of these files; returns their bytes. Raises OSError, FeedrateError.
 
@@ -272,7 +268,7 @@ class DatasetWriter:
             drafts = []
             for index, shape in zip(indices.tolist(), shapes, strict=True):
                 whole = (recipe.samples_per_file, *shape)
-                sources = sources_of(recipe.payload, self.plan.seed, index, whole, volumes)
+                sources = sources_of(recipe.payload, self.plan.seed, index, whole, seeds)
                 parts = [
                     stack.enter_context(self.store.draft(name, options))
                     for name in form.parts(self.plan.names[index])

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from emulator.config.recipe import load_recipe
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats import format_named
-from emulator.dataset.grow import mirrored, sources_of
-from emulator.dataset.seeds import KIDNEY, TUMOUR, SeedVolume, phantom
+from emulator.dataset.grow import sources_of
+from emulator.plugins.kits.payload import mirrored
+from emulator.plugins.kits.phantom import phantom
+from emulator.plugins.kits.volumes import KIDNEY, TUMOUR, SeedVolume
 
 SHAPE = (1, 96, 100, 101)
 

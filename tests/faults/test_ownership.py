@@ -15,10 +15,10 @@ from emulator.config.recipe import load_recipe
 from emulator.dataset.journal import Journal
 from emulator.dataset.manifest import MANIFEST
 from emulator.dataset.owned import PLAN, Begun, look
-from emulator.dataset.seeds import prepare_seeds
 from emulator.errors import DatasetError, SpecError
 from emulator.plugins.baseline.fio import FioFolder
 from emulator.plugins.checkpoint.files import Marker, WrittenFile, begin, clean, commit, remove
+from emulator.plugins.kits.payload import prepare as prepare_seeds
 from emulator.plugins.recorder.job import prepare
 from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import new_result

@@ -32,11 +32,11 @@ def test_the_readme_fits():
 
 OWNERS = {
     "torch": {"loader/worker.py", "plugins/calibrate"},
-    "nibabel": {"plugins/formats/nifti.py", "dataset/seeds.py"},
+    "nibabel": {"plugins/formats/nifti.py", "plugins/kits/cases.py"},
     "h5py": {"plugins/formats/hdf5.py"},
     "mpi4py": {"launch/mpi.py"},
-    "dask": {"dataset/fill_dask.py"},
-    "distributed": {"dataset/fill_dask.py"},
+    "dask": {"plugins/dask"},
+    "distributed": {"plugins/dask"},
     "pyarrow": {"record", "plugins/formats/parquet.py"},
     "google_crc32c": {"plugins/formats/tfrecord.py"},
     "altair": {"report/charts.py"},
@@ -109,12 +109,12 @@ def test_numpy_never_unpickles():
 def test_nothing_waits_by_the_wall_clock():
     """NTP and administrators set it; durations are time.monotonic's, and dates record.machine.utc_now's.
 
-    Nor by the age of a file, as heartbeats could be; dataset.seeds knows its seeds again by their dates.
+    Nor by the age of a file, as heartbeats could be; plugins.kits knows its seeds again by their dates.
     """
     for module in MODULES:
         text = module.read_text()
         assert not re.search(r"\btime\.time(_ns)?\(", text), module.relative_to(ROOT)
-        assert module.stem == "seeds" or not re.search("st_mtime|getmtime", text), module.relative_to(ROOT)
+        assert module.stem == "cases" or not re.search("st_mtime|getmtime", text), module.relative_to(ROOT)
 
 
 HEAVY = {

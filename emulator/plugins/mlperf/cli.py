@@ -1,20 +1,25 @@
-"""Commands `feedrate import` and `feedrate export` for files of MLPerf Storage and DLIO."""
+"""Commands `feedrate datasize`, `import` and `export`: MLPerf Storage's rules, and its files and DLIO's."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
 
 from emulator import live
 from emulator.cli import options
 from emulator.config.reader import to_plain
+from emulator.config.workload import load_workload
+from emulator.errors import SpecError
+from emulator.plugins.mlperf.datasize import needed_data
 from emulator.plugins.mlperf.export import CHECK, export_results
 from emulator.plugins.mlperf.training import Imports, import_folder, write_imports
 from emulator.plugins.mlperf.workload import Converted, import_yaml
-from emulator.units import show_bytes, show_rate, show_seconds
+from emulator.units import parse_bytes, show_bytes, show_rate, show_seconds
 
 _CHECKED = ("version", "accelerators", "open", "closed")
 
@@ -125,3 +130,37 @@ def export(
     if len(checks) > 1:
         typer.echo(f"checks of all {len(checks)} accelerator counts: {out / CHECK}")
     typer.echo(f"{out}: made by feedrate, not an official submission")
+
+
+def datasize(
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="Name or path.", autocompletion=options.WORKLOADS)
+    ],
+    accelerators: Annotated[int, typer.Option(min=1, help="Emulated accelerators in all.")],
+    hosts: Annotated[int, typer.Option(min=1, help="Client hosts.")] = 1,
+    host_memory: Annotated[
+        str | None, typer.Option(help="Memory of one host, like 256GiB; default: this machine's.")
+    ] = None,
+) -> None:
+    """Files and bytes by MLPerf Storage's rule: 5 x the hosts' memory, and 500 steps an epoch.
+
+    \b
+    Examples:
+      feedrate datasize -w unet3d-h100 --accelerators 64 --hosts 8 --host-memory 512GiB
+      feedrate datasize -w resnet50-a100 --accelerators 8
+    """
+    if host_memory is not None and host_memory.strip().isdecimal():
+        raise SpecError(f"--host-memory {host_memory} has no unit", f"write {host_memory.strip()}GiB")
+    spec, memory = load_workload(workload), int(psutil.virtual_memory().total)
+    if host_memory:
+        memory = parse_bytes(host_memory)
+    size = needed_data(spec, accelerators, hosts, memory)
+    if live.for_programs():
+        live.answer(dataclasses.asdict(size))
+        return
+    samples = "files" if size.samples == size.files else "samples"
+    many = "" if samples == "files" else f" of {spec.sample.samples_per_file} samples"
+    print(f"{size.files} files{many}, {show_bytes(size.bytes)}")
+    print(f"  5 x {show_bytes(hosts * memory)} of memory on {hosts} hosts: {size.by_memory} {samples}")
+    steps = f"500 steps x batch size {spec.loader.batch_size} x {accelerators} accelerators"
+    print(f"  {steps}: {size.by_steps} {samples}")

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from emulator.config.workload import stored_workload
-from emulator.dataset.sizes import needed_data
 from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
 from emulator.plugins.mlperf.bounded import yaml_text
+from emulator.plugins.mlperf.datasize import needed_data
 from emulator.plugins.mlperf.documents import STAMP, checkpoint_run, metadata, training_runs
 from emulator.plugins.mlperf.published import GIB
 from emulator.plugins.mlperf.rule import SOURCE, model_and_accelerator

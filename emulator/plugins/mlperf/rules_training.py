@@ -9,7 +9,7 @@ from typing import Any
 
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload, stored_workload
-from emulator.dataset.sizes import MEMORY_FACTOR, MIN_STEPS, needed_data
+from emulator.plugins.mlperf.datasize import MEMORY_FACTOR, MIN_STEPS, needed_data
 from emulator.plugins.mlperf.rule import (
     BOTH,
     CLOSED,

@@ -13,18 +13,11 @@ from hypothesis import strategies as st
 
 from emulator.config.recipe import load_recipe
 from emulator.dataset.manifest import read_manifest
-from emulator.dataset.seeds import (
-    Case,
-    find_cases,
-    load_seeds,
-    padded,
-    phantom,
-    prepare_seeds,
-    preprocess,
-    resample_image,
-    resample_label,
-)
 from emulator.errors import DatasetError
+from emulator.plugins.kits.cases import Case, find_cases, preprocess
+from emulator.plugins.kits.payload import load, prepare
+from emulator.plugins.kits.phantom import phantom
+from emulator.plugins.kits.volumes import padded, resample_image, resample_label
 
 SPACING = (3.0, 0.8, 0.7)
 SHAPE = (20, 60, 70)
@@ -108,15 +101,15 @@ def test_seeds_are_made_once_and_known_by_their_checksums(tmp_path):
     write_case(tmp_path / "kits" / "case_00001")
     size = load_recipe("tiny").size
     cache = tmp_path / "cache"
-    seeds = prepare_seeds(cache, tmp_path / "kits", size)
+    seeds = prepare(cache, tmp_path / "kits", size)
     assert [seed["name"] for seed in seeds] == ["case_00000", "case_00001"]
     stamps = {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")}
-    assert prepare_seeds(cache, tmp_path / "kits", size) == seeds
+    assert prepare(cache, tmp_path / "kits", size) == seeds
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")} == stamps
-    assert [volume.x.shape for volume in load_seeds(cache, seeds)] == [(37, 40, 40)] * 2
-    phantoms = prepare_seeds(cache, None, size)
+    assert [volume.x.shape for volume in load(cache, seeds)] == [(37, 40, 40)] * 2
+    phantoms = prepare(cache, None, size)
     assert {seed["sha256"] for seed in phantoms}.isdisjoint(seed["sha256"] for seed in seeds)
-    assert len(load_seeds(cache, phantoms)) == len(phantoms)
+    assert len(load(cache, phantoms)) == len(phantoms)
 
 
 def test_the_phantom_has_kits19s_share_of_organs():

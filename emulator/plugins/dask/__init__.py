@@ -1,0 +1,1 @@
+"""Datasets made by the workers of a Dask cluster."""
