@@ -29,7 +29,7 @@ _SLOTS = 16384
 _CALLS = (
     *("access", "listdir", "lstat", "mkdir", "open", "readlink", "rename", "replace", "rmdir", "scandir"),
     *("stat", "statvfs", "unlink"),
-    *("close", "fsync", "ftruncate", "pwrite"),
+    *("close", "fstat", "fsync", "ftruncate", "pread", "pwrite"),
 )
 """Functions of `os` whose first argument is a path, or a descriptor."""
 

@@ -95,14 +95,13 @@ def _load(whole: Reader, part: str, file: _File) -> dict[str, Array]:
 def _timed(storage: Storage, name: str, size: int) -> Iterator[None]:
     """Count the library's call as one request of `size` bytes, because its system calls are hidden."""
     tally = storage.stats.mine()
-    tally.note.slot.text = phrase("load", name)
-    tally.begin = begin = time.monotonic()
+    begin = tally.starts(phrase("load", name))
     worked = time.thread_time()
     try:
         yield
         tally.add(size, (time.monotonic() - begin,))
     finally:
-        tally.begin = 0.0
+        tally.ends()
         tally.on_core += time.thread_time() - worked  # CRC-32 and copies do not wait for the storage
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import storage_error
 from emulator.files import Closing
+from emulator.notes import phrase
 from emulator.storage.base import HEAD, SKIM, CheckHead, closed, cut_short, missing, wrong_size
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class BatchReader(Closing):
         whole = len(table) > 0 and table[0, 0] < 0
         paths = list(map(self._storage.path, names))
         tally = self._storage.stats.mine()
-        tally.begin = begin = time.monotonic()
+        begin = tally.starts(phrase("open", paths[0] if paths else ""))
         spent = time.thread_time()
         heads = bytearray()
         scan = self._scan if into is None else partial(_scan, into=into)
@@ -156,7 +157,7 @@ class BatchReader(Closing):
             )  # fmt: skip
             tally.add_scan(size, seconds, opening, time.monotonic() - begin)
         finally:
-            tally.begin = 0.0
+            tally.ends()
             tally.on_core += time.thread_time() - spent
         if failure != GOOD:
             raise _error(failure, paths, table)

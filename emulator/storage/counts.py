@@ -119,9 +119,15 @@ class Tally:
         """Start of the request, opening or scan under way, in seconds of time.monotonic; 0.0 if none is."""
         return float(self.note.slot.since)
 
-    @begin.setter
-    def begin(self, moment: float) -> None:
-        self.note.slot.since = moment
+    def starts(self, doing: bytes) -> float:
+        """Note that a request, opening or scan starts, `doing` of `notes.phrase`; return the moment."""
+        self.note.slot.text = doing
+        self.note.slot.since = now = time.monotonic()
+        return now
+
+    def ends(self) -> None:
+        """Note that what has started ends."""
+        self.note.slot.since = 0.0
 
     def within(self, now: float) -> float:
         """Return seconds spent in reads and opens until `now` (time.monotonic), less CPU seconds."""
@@ -131,25 +137,23 @@ class Tally:
     @contextmanager
     def opens(self, path: str) -> Iterator[None]:
         """Time the body as the opening of the file `path`."""
-        self.note.slot.text = notes.phrase("open", path)
-        self.begin = begin = time.monotonic()
+        begin = self.starts(notes.phrase("open", path))
         try:
             yield
         finally:
             taken = time.monotonic() - begin
             self.opening += taken
             self.inside += taken
-            self.begin = 0.0
+            self.ends()
 
     def timed(self, read: Callable[..., int], *arguments: Any, doing: bytes) -> int:
         """Return the bytes that `read(*arguments)`, one request, has read. `doing` is for the watcher."""
-        self.note.slot.text = doing
-        self.begin = begin = time.monotonic()
+        begin = self.starts(doing)
         try:
             size = read(*arguments)
             self.add(size, (time.monotonic() - begin,))
         finally:
-            self.begin = 0.0
+            self.ends()
         return size
 
     def add(self, size: int, seconds: Sequence[float]) -> None:

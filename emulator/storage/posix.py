@@ -239,7 +239,8 @@ def _libc() -> ctypes.CDLL:
 def _in_memory(folder: Path) -> bool:
     """Return True if `folder` is in memory (tmpfs)."""
     status = ctypes.create_string_buffer(256)
-    failed = _libc().statfs(os.fsencode(folder), status)
+    with doing("statfs", folder):
+        failed = _libc().statfs(os.fsencode(folder), status)
     return not failed and int.from_bytes(status.raw[:4], sys.byteorder) == _TMPFS
 
 
