@@ -21,7 +21,7 @@ class DeviceReads:
     """Counters of a block device or NFS mount over a point, for every process of the host."""
 
     name: str
-    """Name of the device in /proc/diskstats, or the mount point."""
+    """Name of the block device, or the mount point."""
     requests: int
     """Read requests that completed."""
     bytes: int
@@ -73,19 +73,20 @@ def counters_at(mount: Mapping[str, str]) -> Counters:
 
 def _disk_counters(number: str) -> DeviceReads | None:
     """Return the counters of the block device with that major and minor number."""
-    for line in read_text("/proc/diskstats").splitlines():
-        # https://docs.kernel.org/admin-guide/iostats.html
-        major, minor, name, reads, _, sectors, milliseconds, _, _, written, _, _, busy = line.split()[:13]
-        if f"{major}:{minor}" == number:
-            return DeviceReads(
-                name=name,
-                requests=int(reads),
-                bytes=512 * int(sectors),
-                seconds=int(milliseconds) / 1e3,
-                written_bytes=512 * int(written),
-                busy=int(busy) / 1e3,
-            )
-    return None
+    device = Path("/sys/dev/block") / number
+    # https://docs.kernel.org/block/stat.html
+    counters = read_text(device / "stat").split()
+    if not counters:
+        return None
+    reads, _, sectors, milliseconds, _, _, written, _, _, busy = map(int, counters[:10])
+    return DeviceReads(
+        name=device.resolve().name,
+        requests=reads,
+        bytes=512 * sectors,
+        seconds=milliseconds / 1e3,
+        written_bytes=512 * written,
+        busy=busy / 1e3,
+    )
 
 
 def read_ahead_bytes(folder: Path) -> int | None:

@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,26 +111,30 @@ def cgroup_files(controller: str, name: str) -> list[Path]:
 
     Covers cgroups v2, and v1 with `controller`; in a container only the visible ancestors.
     """
-    groups = {}
+    groups = {}  # kind of file system -> this process's group in it
     for line in read_text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
-            groups["cgroup" if controllers else "cgroup2"] = path
-    found: list[Path] = []
+            groups["cgroup" if controllers else "cgroup2"] = Path(path)
+    files: list[Path] = []
     for line in read_text("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
-        root, target = left.split()[3:5]
+        root, mount = map(Path, left.split()[3:5])
         kind, _, options = right.split()[:3]
-        if kind not in groups or (kind == "cgroup" and controller not in options.split(",")):
-            continue
-        mount, inside = Path(target), Path(groups[kind])
-        group = mount / inside.relative_to(root) if inside.is_relative_to(root) else mount
-        if ".." in group.parts or not group.is_dir():  # a cgroup outside of what this namespace shows
-            group = mount
-        while group.is_relative_to(mount):
-            found += [group / name] if (group / name).is_file() else []
-            group = group.parent
-    return found
+        if kind in groups and (kind == "cgroup2" or controller in options.split(",")):
+            visible = _visible_groups(mount, root, groups[kind])
+            files += [group / name for group in visible if (group / name).is_file()]
+    return files
+
+
+def _visible_groups(mount: Path, root: Path, group: Path) -> Iterator[Path]:
+    """Yield the folders of a cgroup and of its ancestors below `mount`, which shows the cgroup `root`."""
+    folder = mount / group.relative_to(root) if group.is_relative_to(root) else mount
+    if ".." in folder.parts or not folder.is_dir():  # a cgroup outside of what this namespace shows
+        folder = mount
+    while folder.is_relative_to(mount):
+        yield folder
+        folder = folder.parent
 
 
 def _cpu_model() -> str:

@@ -18,6 +18,7 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -185,17 +186,17 @@ def check_out(
     Raises SpecError, also when other files have names that feedrate needs; StorageError.
     """
     require_apart(path)
+    lock = path / LOCK  # of a process alive or dead
     with storage_errors(f"cannot look into the folder {path}"):
-        holder = in_use(path / LOCK) if path.is_dir() and not held else ""
-        lock = path / LOCK  # of a process alive or dead
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+        holder = in_use(lock) if names and not held else ""
         before = Owner.named_in(lock) if is_plain(path, lock) else None
-        left = {LOCK, *(file.name for file in _left_by(path, before))}
-        used = path.exists() and any(entry.name not in left for entry in path.iterdir())
+        others = names - {LOCK, *(file.name for file in _left_by(path, before))}
     if holder:
         raise SpecError(f"{path} is in use: {holder}", "choose another --out")
-    if used and not force:
+    if others and not force:
         raise SpecError(f"{path} is not empty", f"results are never overwritten: {hint}")
-    return _own_files(path) if used else []
+    return _own_files(path) if others else []
 
 
 def require_apart(path: Path, hint: str = "choose another --out") -> None:
@@ -266,16 +267,15 @@ def _own_files(path: Path) -> list[Path]:
             f"{path} holds no intact result of feedrate, and --force replaces nothing else ({error.what})",
             "choose another --out, or remove the folder yourself",
         ) from None
-    named = {path / name for corner in result.baseline for name in corner.files}
-    inputs = {file.with_suffix(end) for file in named for end in (".fio", ".command")}
     ours = spools_of(path)
     others = [file for file in (path / SPOOL).glob("*.steps") if file not in ours]
     for file in [path / RESULT, path / FAILURE, *parts_of(path)]:
         if os.path.lexists(file):
             (ours if _looks_ours(path, file) else others).append(file)
-    for pattern in _OUTPUT_OF_TOOLS:
-        for file in path.glob(pattern):
-            (ours if file in named | inputs and is_plain(path, file) else others).append(file)
+    named = {path / name for corner in result.baseline for name in corner.files}
+    named |= {file.with_suffix(end) for file in named for end in (".fio", ".command")}
+    for file in chain.from_iterable(map(path.glob, _OUTPUT_OF_TOOLS)):
+        (ours if file in named and is_plain(path, file) else others).append(file)
     if others:
         names = ", ".join(str(file.relative_to(path)) for file in others[:5])
         raise SpecError(
