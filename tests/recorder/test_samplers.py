@@ -1,19 +1,29 @@
-"""The sampler that a DataLoader asks is recorded, not the default that it has beside a batch sampler."""
+"""What a job's process reports of its DataLoaders, whatever samplers and batches they have."""
 
 from __future__ import annotations
 
-import sys
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler  # noqa: E402
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler  # noqa: E402
 
-import emulator.plugins.recorder.hook  # noqa: E402
+from emulator.plugins.recorder.hook import feedrate_probe as probe  # noqa: E402
 
-HOOK = str(Path(emulator.plugins.recorder.hook.__file__).parent)
+
+@pytest.fixture
+def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
+    """Returns the events of this process, which is watched as a job's."""
+    os.mkfifo(tmp_path / "events")
+    monkeypatch.setattr(probe, "_events", probe._Events(str(tmp_path / "events")))
+    probe.patch(torch.utils.data.dataloader)
+    pipe = os.open(tmp_path / "events", os.O_RDONLY | os.O_NONBLOCK)
+    return lambda: [json.loads(line) for line in os.read(pipe, 1 << 16).splitlines()]
 
 
 class Shard:
@@ -27,10 +37,6 @@ class Shard:
         return iter(list(self.batch_sampler)[::2])
 
 
-class Seedable(RandomSampler):
-    """As accelerate's SeedableRandomSampler."""
-
-
 class Buckets:
     """A batch sampler of the job's own."""
 
@@ -39,46 +45,50 @@ class Buckets:
 
 
 DATA = list(range(8))
+ANY_OF_ALL = BatchSampler(RandomSampler(DATA, replacement=True), 2, False)
 
 
 @pytest.mark.parametrize(
-    ("loader", "asked"),
+    ("loader", "replacement"),
     [
-        (DataLoader(DATA, 2), SequentialSampler),
-        (DataLoader(DATA, 2, shuffle=True), RandomSampler),
-        (DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 2, False)), RandomSampler),
-        (DataLoader(DATA, batch_sampler=Shard(BatchSampler(Seedable(DATA), 2, False))), Seedable),  # type: ignore[arg-type]
-        (DataLoader(DATA, batch_sampler=Buckets()), Buckets),  # type: ignore[arg-type]
+        (DataLoader(DATA, 2, shuffle=True), False),
+        (DataLoader(DATA, batch_sampler=ANY_OF_ALL), True),
+        (DataLoader(DATA, batch_sampler=Shard(ANY_OF_ALL)), True),  # type: ignore[arg-type]
+        (DataLoader(DATA, batch_sampler=Buckets()), False),  # type: ignore[arg-type]
     ],
 )
-def test_the_sampler_is_the_one_that_is_asked(loader: Any, asked: type, monkeypatch: Any) -> None:
-    monkeypatch.syspath_prepend(HOOK)
-    import feedrate_probe
-
-    assert type(feedrate_probe._asked_of(loader)[1]) is asked
-    monkeypatch.delitem(sys.modules, "feedrate_probe")
+def test_the_sampler_is_the_one_that_is_asked(loader: Any, replacement: bool, reported: Any) -> None:
+    """Not the default one, which a DataLoader has beside a batch sampler."""
+    next(iter(loader))
+    (facts,) = [event["f"] for event in reported() if event["k"] == "l"]
+    assert (facts["replacement"], facts["batch_size"]) == (replacement, 2)
 
 
 COLUMNS = {"a": torch.zeros(100), "b": torch.zeros(100, 3)}
 
 
+class Odd:
+    """As a nested tensor, which has no shape."""
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("no shape")
+
+
 @pytest.mark.parametrize(
     ("dataset", "size", "collate", "samples"),
     [
-        ([1, 2, 3, 4], 2, None, 2),
-        ([torch.zeros(30), torch.zeros(50)], 2, torch.cat, 2),  # as graphs of 30 and 50 nodes
-        ([COLUMNS, COLUMNS], None, None, 100),  # row groups
-        ([torch.zeros(3, 32, 32)] * 2, None, None, 1),  # an image is one sample
-        ([(torch.zeros(3, 32, 32), torch.zeros(1))] * 2, None, None, 1),
-        ([(torch.zeros(3, 32, 32), 7)] * 2, None, None, 1),
+        ([1, 2, 3, 4], 2, None, [2]),
+        ([torch.zeros(30), torch.zeros(50)], 2, torch.cat, [2]),  # as graphs of 30 and 50 nodes
+        ([COLUMNS, COLUMNS], None, None, [100]),  # row groups
+        ([torch.zeros(3, 32, 32)] * 2, None, None, [1]),  # an image is one sample
+        ([(torch.zeros(3, 32, 32), torch.zeros(1))] * 2, None, None, [1]),
+        ([(torch.zeros(3, 32, 32), 7)] * 2, None, None, [1]),
+        ([(Odd(), Odd())], None, None, []),  # not told, and no matter to the job
     ],
 )
 def test_a_batch_counts_the_samples_it_was_asked_for_or_rows_that_the_dataset_makes(
-    dataset: list[Any], size: int | None, collate: Any, samples: int, monkeypatch: pytest.MonkeyPatch
+    dataset: list[Any], size: int | None, collate: Any, samples: list[int], reported: Any
 ) -> None:
-    monkeypatch.syspath_prepend(HOOK)
-    import feedrate_probe
-
-    feedrate_probe.patch(torch.utils.data.dataloader)
-    iterator = iter(DataLoader(dataset, size, collate_fn=collate))  # type: ignore[arg-type]
-    assert feedrate_probe._samples(iterator, next(iterator)) == samples
+    next(iter(DataLoader(dataset, size, collate_fn=collate)))  # type: ignore[arg-type]
+    assert [event["n"] for event in reported() if event["k"] == "s"] == samples

@@ -11,7 +11,7 @@ from emulator.config.workload import ReplaySpec
 from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.recorder.describe import Described, main_loader, step_words
 from emulator.plugins.recorder.job import Written, save
-from emulator.plugins.recorder.observation import Loader
+from emulator.plugins.recorder.observation import Loader, Observation
 from emulator.plugins.recorder.replay import Replay, replay
 from emulator.plugins.recorder.steps import Pace
 from emulator.plugins.recorder.watch import Watch
@@ -28,7 +28,7 @@ def check(written: Written, watch: Watch) -> Written:
     if described is None:
         return written
     try:
-        job = replace(described.workload.job, replay=_rates(written, described, watch), unchecked="")
+        job = replace(described.workload.job, replay=_compared(written, described, watch), unchecked="")
     except FeedrateError as error:
         job = replace(described.workload.job, unchecked=str(error))
     workload = replace(described.workload, job=job)
@@ -37,56 +37,59 @@ def check(written: Written, watch: Watch) -> Written:
     return written
 
 
-def _rates(written: Written, described: Described, watch: Watch) -> ReplaySpec:
-    """Return the rates. Raises SpecError if they cannot be compared, FeedrateError if the replay fails."""
-    loader, job = _comparable(written)
+def _compared(written: Written, described: Described, watch: Watch) -> ReplaySpec:
+    """Replay the job. Raises SpecError if the two cannot be compared, FeedrateError if the replay fails."""
+    loader, pace = _comparable(written)
     cold = _cold(loader, described)
     # Not more than the job's: the more samples have been read, the more does the page cache have.
-    steps = min(_MOST_STEPS, math.ceil(_SECONDS / job.seconds), loader.steps // loader.ranks)
-    made = replay(described, loader.ranks, watch.paths(loader.settings), steps, cold)
-    # Of a part of the files, the page cache soon has many that are read again.
-    stored = cold and not _reads_any_file(described)
+    steps = min(_MOST_STEPS, math.ceil(_SECONDS / pace.seconds), loader.steps // loader.ranks)
+    replayed = replay(described, loader.ranks, watch.paths(loader.settings), steps, cold)
     # A sample of the replay may be a part of the job's.
-    samples = loader.ranks * (job.samples or loader.settings.batch_size or 1)
-    rates = ReplaySpec(
-        samples_per_second=samples / job.seconds,
-        waited=job.waited,
-        replay_samples_per_second=samples / made.pace.seconds,
-        replay_waited=made.pace.waited,
-        from_storage=stored,
-        differences=_differences(written, described, loader, made, stored),
+    samples = loader.ranks * (pace.samples or loader.settings.batch_size or 1)
+    # Of a part of the files, the page cache soon has many that are read again.
+    from_storage = cold and not _reads_any_file(described)
+    differences = _differences(described, loader, pace, replayed)
+    if from_storage:
+        differences |= _differences_at_the_storage(written.observation, loader, replayed)
+    compared = ReplaySpec(
+        samples_per_second=samples / pace.seconds,
+        waited=pace.waited,
+        replay_samples_per_second=samples / replayed.pace.seconds,
+        replay_waited=replayed.pace.waited,
+        from_storage=from_storage,
+        differences=differences,
     )
-    return replace(rates, why="; ".join(_reasons(written, described, made))) if rates.distrusted else rates
+    if not compared.distrusted:
+        return compared
+    return replace(compared, why="; ".join(_reasons(written, described, replayed)))
 
 
-def _differences(
-    written: Written, described: Described, loader: Loader, made: Replay, stored: bool
-) -> dict[str, float]:
-    """Return the known differences by name; `stored`: bytes and requests from storage are comparable."""
-    observation, recorded, job = written.observation, described.recorded, written.pace
-    assert job is not None
-    pairs = {}
-    if loader.batch_call_bytes is not None and not recorded.mapped:
-        pairs["bytes of a batch"] = loader.batch_call_bytes, recorded.batch_bytes
-    if stored:
-        job_bytes = _stored_bytes(loader, len(made.rows))
-        pairs["bytes from storage"] = job_bytes, made.storage_bytes
-        if observation.request_bytes and made.request_bytes:
-            job_requests = job_bytes / observation.request_bytes
-            pairs["requests"] = job_requests, made.storage_bytes / made.request_bytes
-            if observation.in_flight and made.in_flight:
-                pairs["requests in flight"] = observation.in_flight, made.in_flight
-    differences = {name: apart(*pair) for name, pair in pairs.items()}
-    differences["rate"] = abs(job.seconds / made.pace.seconds - 1)
+def _differences(described: Described, loader: Loader, job: Pace, replayed: Replay) -> dict[str, float]:
+    """Return the differences that do not depend on where the data were, by name."""
+    differences = {"rate": abs(job.seconds / replayed.pace.seconds - 1)}
+    if loader.batch_call_bytes is not None and not described.recorded.mapped:
+        differences["bytes of a batch"] = apart(loader.batch_call_bytes, described.recorded.batch_bytes)
     if described.workload.accelerator.provenance == "bound":
         # The job waited for data where its replay computes.
-        differences["waits within the step time"] = max(0.0, job.waited - made.pace.waited)
+        differences["waits within the step time"] = max(0.0, job.waited - replayed.pace.waited)
     return differences
 
 
-def apart(one: float, other: float) -> float:
-    """Return how much the larger one is above the other, relative to it."""
-    smaller, larger = sorted((one, other))
+def _differences_at_the_storage(job: Observation, loader: Loader, replayed: Replay) -> dict[str, float]:
+    """Return the known differences in what the storage was asked for, by name."""
+    job_bytes = _stored_bytes(loader, len(replayed.rows))
+    differences = {"bytes from storage": apart(job_bytes, replayed.storage_bytes)}
+    if job.request_bytes and replayed.request_bytes:
+        job_requests = job_bytes / job.request_bytes
+        differences["requests"] = apart(job_requests, replayed.storage_bytes / replayed.request_bytes)
+        if job.in_flight and replayed.in_flight:
+            differences["requests in flight"] = apart(job.in_flight, replayed.in_flight)
+    return differences
+
+
+def apart(job: float, replay: float) -> float:
+    """Return how much the larger of two values is above the smaller one, relative to it."""
+    smaller, larger = sorted((job, replay))
     if smaller > 0:
         return larger / smaller - 1
     return math.inf if larger else 0.0
@@ -118,8 +121,9 @@ def _cold(loader: Loader, described: Described) -> bool:
     """
     if loader.batch_storage_bytes is None:
         raise SpecError("it is not known whether the job read from storage or from memory")
-    share = loader.batch_storage_bytes / max(1.0, described.recorded.batch_bytes)
-    first = (loader.first_storage_bytes or 0.0) / max(1.0, described.recorded.batch_bytes)
+    batch_bytes = max(1.0, described.recorded.batch_bytes)
+    share = loader.batch_storage_bytes / batch_bytes
+    first = (loader.first_storage_bytes or 0.0) / batch_bytes
     if share < _WARM and first < _WARM:
         return False
     read_again = first >= 0.5 and _reads_any_file(described)
@@ -142,7 +146,7 @@ def _stored_bytes(loader: Loader, batches: int) -> float:
     return early * first + (1 - early) * late
 
 
-def _reasons(written: Written, described: Described, made: Replay) -> list[str]:
+def _reasons(written: Written, described: Described, replayed: Replay) -> list[str]:
     """Return the reasons in the recording why the replay is unlike the job."""
     step, reasons = written.observation.step, []
     if described.recorded.mapped:
@@ -151,7 +155,7 @@ def _reasons(written: Written, described: Described, made: Replay) -> list[str]:
         reasons.append(f"the step time is a bound: {step_words(step)}")
     if step is not None and step.traced:
         reasons.append("too few steps came after tracing, which slows steps down")
-    flags = [flag.name for flag in made.point.flags if flag.name != "short"]
+    flags = [flag.name for flag in replayed.point.flags if flag.name != "short"]
     if flags:
         reasons.append(f"the replay has the flags {', '.join(flags)}")
     return reasons

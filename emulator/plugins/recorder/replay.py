@@ -56,30 +56,25 @@ class Replay:
         return (self.point.read_amplification or 0.0) * float(self.rows["bytes"].mean())
 
 
-def replay(described: Described, ranks: int, paths: Sequence[bytes], steps: int, stored: bool) -> Replay:
+def replay(described: Described, ranks: int, paths: Sequence[bytes], steps: int, cold: bool) -> Replay:
     """Replay `steps` steps on the files `paths`, at least ten after the prefetched ones.
 
-    `stored`: from storage, not from memory. Raises SpecError for too few steps, FeedrateError if it fails.
+    `cold`: from storage, not from memory. Raises SpecError for too few steps, FeedrateError if it fails.
     """
     workload = described.workload
+    ahead = workload.batches_ahead
+    device = counters_of(Path(os.fsdecode(paths[0])).parent)
     with scratch() as (folder, _), live.silent():
         data, out, spec = folder / "data", folder / "out", folder / WORKLOAD
         write_whole(spec, toml(workload))
         write_rows(folder / CALLS, CALL, [described.recorded.rows])
         files = _link(paths, data, workload)
-        ahead, batch = workload.batches_ahead, workload.loader.batch_size
-        epoch = files * workload.sample.samples_per_file // (ranks * batch)
-        if epoch < 2:
-            raise SpecError("the recorded files are too few for two steps", "raise --traced-steps")
-        steps = ahead + max(_FEW_STEPS, steps)
-        words = [
-            "run", str(data), "--workload", str(spec), "--ranks", str(ranks),
-            "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps),
-            "--cache", "cold" if stored else "warm", "--out", str(out), "--mismatched-dataset",
-        ]  # fmt: skip
-        device = counters_of(Path(os.fsdecode(paths[0])).parent)
+        steps = _steps_of(files, ranks, steps, workload)
         before = device()
-        feedrate(*words)
+        feedrate(
+            "run", str(data), "--workload", str(spec), "--ranks", str(ranks), "--steps", str(steps),
+            "--cache", "cold" if cold else "warm", "--out", str(out), "--mismatched-dataset",
+        )  # fmt: skip
         after = device()
         (point,) = read_result(out).points
         rows = read_steps(out)
@@ -87,15 +82,25 @@ def replay(described: Described, ranks: int, paths: Sequence[bytes], steps: int,
     if pace is None:
         raise SpecError("too few steps of the replay came after its prefetched ones", "record more steps")
     own = (point.read_amplification or 0.0) * float(rows["bytes"].sum())
-    read = after.since(before) if before and after else None
-    requests = read.request_bytes(own) if read else None
+    reads = after.since(before) if before and after else None
+    request_bytes = reads.request_bytes(own) if reads else None
     return Replay(
         point=point,
         rows=rows,
         pace=pace,
-        request_bytes=requests,
-        in_flight=read.in_flight if read and requests else None,
+        request_bytes=request_bytes,
+        in_flight=reads.in_flight if reads and request_bytes else None,
     )
+
+
+def _steps_of(files: int, ranks: int, steps: int, workload: Workload) -> int:
+    """Return the steps of the replay: those of an epoch, unless these are too few. Raises SpecError."""
+    epoch = files * workload.sample.samples_per_file // (ranks * workload.loader.batch_size)
+    if epoch < 2:
+        raise SpecError("the recorded files are too few for two steps", "raise --traced-steps")
+    fewest = workload.batches_ahead + _FEW_STEPS
+    steps = workload.batches_ahead + max(_FEW_STEPS, steps)
+    return min(steps, epoch) if epoch >= fewest else steps
 
 
 def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
@@ -133,11 +138,11 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
         of_rank = rows[rows["rank"] == rank]
         of_rank = of_rank[np.lexsort((of_rank["step"], of_rank["epoch"]))]
         of_rank = of_rank[settled(of_rank["epoch"], of_rank["step"], ahead)]
-        inside = np.flatnonzero(of_rank["epoch"][1:] == of_rank["epoch"][:-1]) + 1
         ends = of_rank["begin"] + durations(of_rank) - of_rank["barrier"]
-        seconds += float((ends[inside] - ends[inside - 1]).sum())
-        waited += float(of_rank["wait"][inside].sum())
-        steps += len(inside)
+        following = np.flatnonzero(np.diff(of_rank["epoch"]) == 0) + 1
+        seconds += float((ends[following] - ends[following - 1]).sum())
+        waited += float(of_rank["wait"][following].sum())
+        steps += len(following)
     if not steps or not seconds:
         return None
     return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds))

@@ -182,7 +182,8 @@ def patch(module: Any) -> None:
     @functools.wraps(begin)
     def init(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, loader, *args, **kwargs)
-        _begin_epoch(self, loader)
+        with contextlib.suppress(TypeError):  # a DataLoader without a hash is not watched
+            _begin_epoch(self, loader)
 
     @functools.wraps(reset)
     def again(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> Any:
@@ -262,15 +263,16 @@ def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
         _inside.loader = 0
     step = iterator._feedrate_step
     iterator._feedrate_step = step + 1
-    if step == 0:
-        _describe(events, iterator, number)
-    elif step == 2:
-        _describe_device(events)
-    sent, samples = getattr(iterator, "_send_idx", step + 1), _samples(iterator, batch)
-    events.tell(
-        b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d,"d":%d}\n'
-        % (process, number, epoch, step, asked, got, ready, sent, samples, used, worked)
-    )
+    with contextlib.suppress(Exception):  # a batch or a loader of the user's own kind may raise anything
+        if step == 0:
+            _describe(events, iterator, number)
+        elif step == 2:
+            _describe_device(events)
+        sent, samples = getattr(iterator, "_send_idx", step + 1), _samples(iterator, batch)
+        events.tell(
+            b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d,"d":%d}\n'
+            % (process, number, epoch, step, asked, got, ready, sent, samples, used, worked)
+        )
     _tell_steps(events)
     iterator._feedrate_begun = _cuda_event(), (process, number, epoch, step)
     return batch
@@ -324,9 +326,11 @@ def _samples(iterator: Any, batch: Any) -> int:
     parts = list(batch.values()) if isinstance(batch, dict) else batch
     if not isinstance(parts, (list, tuple)) or len(parts) < 2:
         return 1
-    shapes: list[Any] = [getattr(part, "shape", ()) for part in parts]
-    lengths = {int(shape[0]) if len(shape) else 0 for shape in shapes}
-    return lengths.pop() or 1 if len(lengths) == 1 else 1
+    shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+    lengths = {shape[:1] for shape in shapes}
+    if len(lengths) > 1 or lengths == {()}:
+        return 1
+    return max(1, int(shapes[0][0]))
 
 
 def _asked_of(loader: Any) -> tuple[Any, Any]:
