@@ -1,7 +1,5 @@
 """`feedrate baseline rados`: what rados bench printed, added up. A real pool: tests/ceph."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +8,7 @@ import pytest
 from command import feedrate
 
 from emulator.errors import StorageError
-from emulator.plugins.baseline.rados import Cluster, RadosBench
+from emulator.plugins.baseline.rados import RadosBench
 
 # As Ceph 16.2.15 printed them, less the figures of single seconds.
 WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","seconds_to_run":"2",
@@ -21,11 +19,7 @@ SEQ = """{"total_time_run":"0.905175","total_reads_made":"191","read_size":"4194
 "bandwidth":"844.035922","average_iops":"211","average_latency":"0.072850","max_latency":"0.150337",
 "min_latency":"0.003279"}"""
 BENCH = RadosBench(
-    cluster=Cluster(pool="p", conf=Path("c")),
-    out=Path("o"),
-    depths=(1, 16),
-    seconds=2.0,
-    most_bytes=10_000_000,
+    pool="p", conf=Path("c"), out=Path("o"), depths=(1, 16), seconds=2.0, most_bytes=10_000_000
 )
 TURNS = {turn.name: turn for turn in BENCH.turns}
 
@@ -35,18 +29,18 @@ def test_figures_are_those_of_rados_bench(phase, text):
     ((read, write),) = BENCH.sides(TURNS[f"{phase}-t16"], [text])
     assert (read is None, write is None) == (phase == "write", phase != "write")
     side = read or write
-    told = json.loads(text)
-    assert side.bytes_per_second == pytest.approx(float(told["bandwidth"]) * 2**20, rel=1e-5)
-    assert int(side.iops) == int(told["average_iops"])
-    assert side.latency_mean == pytest.approx(float(told["average_latency"]))
-    assert side.latency_p9999 == float(told["max_latency"])
+    printed = json.loads(text)
+    assert side.bytes_per_second == pytest.approx(float(printed["bandwidth"]) * 2**20, rel=1e-5)
+    assert int(side.iops) == int(printed["average_iops"])
+    assert side.latency_mean == pytest.approx(float(printed["average_latency"]))
+    assert side.latency_p9999 == float(printed["max_latency"])
 
 
 def test_clients_add_up():
-    ((one, _),) = BENCH.sides(TURNS["seq-t1"], [SEQ])
-    ((two, _),) = BENCH.sides(TURNS["seq-t1"], [SEQ, SEQ.replace("0.150337", "0.9")])
-    assert (two.requests, two.iops) == (2 * one.requests, pytest.approx(2 * one.iops))
-    assert (two.latency_mean, two.latency_p9999) == (pytest.approx(one.latency_mean), 0.9)
+    ((alone, _),) = BENCH.sides(TURNS["seq-t1"], [SEQ])
+    ((both, _),) = BENCH.sides(TURNS["seq-t1"], [SEQ, SEQ.replace("0.150337", "0.9")])
+    assert (both.requests, both.iops) == (2 * alone.requests, pytest.approx(2 * alone.iops))
+    assert (both.latency_mean, both.latency_p9999) == (pytest.approx(alone.latency_mean), 0.9)
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "{}", '{"total_time_run": "x"}', "[]"])

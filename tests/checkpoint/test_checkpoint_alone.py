@@ -14,9 +14,8 @@ from emulator.files import temporary_name
 from emulator.launch.comm import Comm
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cli import Choices
-from emulator.plugins.checkpoint.cycle import measure
+from emulator.plugins.checkpoint.cycle import measure, sweep_up
 from emulator.plugins.checkpoint.job import CheckpointJob, check
-from emulator.plugins.checkpoint.start import sweep_up
 from emulator.report.document import document_of
 from emulator.report.terminal import render
 from emulator.sweep.summary import recovered

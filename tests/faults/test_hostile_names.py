@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from emulator.cli.main import command
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
 from emulator.errors import SpecError, unexpected
-from emulator.plugins.baseline.fio import Setting
-from emulator.plugins.baseline.rados import Cluster
+from emulator.plugins.baseline.fio_suite import FioSuite
+from emulator.plugins.baseline.rados import RadosBench
+from emulator.plugins.baseline.suites import find_suite
 from emulator.report.document import document_of
 from emulator.report.terminal import Text, render
 from emulator.storage import open_store
@@ -48,13 +50,18 @@ def test_fio_writes_into_that_folder_or_is_not_started(name, tmp_path, monkeypat
     folder = tmp_path / "d" / name
     folder.mkdir(parents=True)
     try:
-        setting = Setting(folders=(folder,), file_bytes=2**20, direct=False, seconds=1)
+        fio = FioSuite(
+            suite=find_suite("mixed", clones=2), folders=(folder,), out=tmp_path, file_bytes=2**20,
+            direct=False, seconds=1, keep=True,
+        )  # fmt: skip
     except SpecError as error:
         assert "\n" not in str(error) and "\x1b" not in str(error)
         assert "fio cannot use" in str(error)
     else:
-        setting.lay_out(2)
-        assert files_below(folder) == {folder / "job0.dat", folder / "job1.dat"}
+        with ExitStack() as stack:
+            fio.prepare("host", stack)
+        place = folder / "feedrate-baseline" / "host"
+        assert files_below(folder) == {place / name for name in ("job0.dat", "job1.dat", ".feedrate-lock")}
     assert files_below(tmp_path) == files_below(folder)
 
 
@@ -62,7 +69,7 @@ def test_fio_writes_into_that_folder_or_is_not_started(name, tmp_path, monkeypat
 def test_names_in_ceph_are_no_options(name, tmp_path):
     for names in ({"pool": name}, {"pool": "p", "user": name}):
         with pytest.raises(SpecError, match="is not a name in Ceph"):
-            Cluster(conf=tmp_path / "ceph.conf", **names)
+            RadosBench(conf=tmp_path / "ceph.conf", out=tmp_path, **names)
 
 
 @pytest.mark.parametrize("script", ["local.sh", "slurm.sbatch"])

@@ -323,12 +323,11 @@ def test_fio_takes_no_file_of_others(tmp_path: Path) -> None:
 
 
 def test_fio_s_files_of_a_killed_run_go_and_kept_ones_are_known(tmp_path: Path) -> None:
-    made = FioFolder(tmp_path / "f/h")
+    folder = FioFolder(tmp_path / "f/h", keep=True)
     with pytest.raises(SpecError, match=f"in use: process {os.getpid()}"):
         FioFolder(tmp_path / "f/h")
     put(tmp_path / "f/h/job0.dat")
-    made.keep = True
-    made.close()
+    folder.close()
     theirs = put(tmp_path / "f/h/notes.txt")
     with pytest.raises(SpecError, match="notes.txt"):
         FioFolder(tmp_path / "f/h")

@@ -12,10 +12,10 @@ from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.launch.comm import Comm, agreed
 from emulator.launch.world import world
-from emulator.plugins.baseline.fio_suite import fio_suite
+from emulator.plugins.baseline.fio_suite import FioSuite
 from emulator.plugins.baseline.measure import Tool, measure
-from emulator.plugins.baseline.rados import Cluster, RadosBench
-from emulator.plugins.baseline.suites import SUITES
+from emulator.plugins.baseline.rados import RadosBench
+from emulator.plugins.baseline.suites import SUITES, find_suite
 from emulator.units import parse_bytes, parse_list, parse_seconds
 
 Folders = Annotated[
@@ -64,21 +64,31 @@ def baseline(
       feedrate baseline /mnt/ai --quick
       feedrate baseline rados --pool ai --ceph-conf /etc/ceph/ceph.conf
     """
-    wanted = parse_list("--depths", depths) if depths else ()
-    seconds = parse_seconds(runtime) if runtime else (2.0 if quick else 30.0)
-    most = parse_bytes(size) if size else 0
-    common: dict[str, Any] = {"keep": keep, "command": options.command_line(), "label": label}
+    given_depths = parse_list("--depths", depths) if depths else ()
+    most_bytes = parse_bytes(size or 0)
+    common: dict[str, Any] = {
+        "seconds": parse_seconds(runtime or 0.0) or (2.0 if quick else 30.0),
+        "keep": keep,
+        "command": options.command_line(),
+        "label": label,
+    }
     tool: Tool
     if pool is None and folders != [Path("rados")]:
-        out = out or options.default_out(suite)
-        given: dict[str, Any] = {"depths": wanted, "jobs": jobs, "file_bytes": most, "seconds": seconds}
-        tool = fio_suite(folders, out, suite=suite, quick=quick, **given, **common)
+        tool = FioSuite(
+            suite=find_suite(suite, given_depths, jobs, quick=quick),
+            folders=tuple(folders),
+            file_bytes=most_bytes or (2**26 if quick else 2**30),
+            ramp_seconds=0.2 if quick else 5.0,
+            out=out or options.default_out(suite),
+            **common,
+        )
     else:
         tool = RadosBench(
-            cluster=Cluster(pool=_pool(folders, pool), conf=ceph_conf, user=ceph_user),
-            depths=wanted or (16,),  # that of rados bench
-            seconds=seconds,
-            most_bytes=most or (2**28 if quick else 0),
+            pool=_pool(folders, pool),
+            conf=ceph_conf,
+            user=ceph_user,
+            depths=given_depths or (16,),  # that of rados bench
+            most_bytes=most_bytes or (2**28 if quick else 0),
             out=out or options.default_out("rados"),
             **common,
         )

@@ -10,81 +10,17 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from emulator.errors import MissingError, SpecError, StorageError, storage_errors
 from emulator.files import Closing, Lock
 from emulator.launch.child import ChildProcess
-from emulator.plugins.baseline.suites import Suite, load_suite
 from emulator.record.result import Side
 
 GRACE_SECONDS = 120.0
 """Seconds that fio may take in addition to the measured time."""
 TOO_OLD = "fio 3.33 or newer is needed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """The files of a client, and the time of a run."""
-
-    folders: tuple[Path, ...]
-    """Folders over which the files are spread in turn."""
-    file_bytes: int
-    """Bytes of a file."""
-    direct: bool = True
-    seconds: float
-    """Measured time in seconds."""
-    ramp_seconds: float = 0.0
-    """Seconds of ramp-up, before measurement."""
-
-    def __post_init__(self) -> None:
-        """Raise SpecError for a folder that fio would misread."""
-        for folder in self.folders:
-            _escaped(folder)
-
-    def job_file(self, suite: Suite, names: Sequence[str], *, depth: int = 1, seed: int = 1) -> str:
-        """Return a job file with the sections `names` of a suite.
-
-        Another `seed` gives other offsets, so that caches do not serve a run from the data of an earlier one.
-        """
-        folders = [_escaped(folder) for folder in self.folders]
-        places = {f"DIRECTORY{file}": folders[file % len(folders)] for file in range(suite.files)}
-        values = {
-            **places,
-            "DIRECTORY": ":".join(folders),
-            "SIZE": self.file_bytes,
-            "DIRECT": int(self.direct),
-            "RUNTIME": f"{round(self.seconds * 1000)}ms",
-            "RAMP": f"{round(self.ramp_seconds * 1000)}ms",
-            "JOBS": suite.clones,
-            "DEPTH": depth,
-            "SEED": seed,
-        }
-        return suite.text(names, values)
-
-    def lay_out(self, files: int) -> None:
-        """Write all files once. Raises MissingError, StorageError."""
-        parse(run_fio(self.job_file(load_suite("layout", clones=files), ["layout"])))
-
-
-def _escaped(folder: Path) -> str:
-    """Return the folder as the value of an option in a job file. Raises SpecError.
-
-    fio cuts a value at ";" and "#", a line break begins another option (exec_prerun runs a command), and "$"
-    expands variables and keywords; none of them can be escaped. A colon separates folders and can be escaped.
-    """
-    text = str(folder.resolve())
-    try:
-        text.encode()
-        wrong = re.search(r"[\x00-\x1f\x7f;#$]|\s$", text)
-        problem = ascii(wrong[0]) if wrong else ""
-    except UnicodeEncodeError:
-        problem = "bytes that are not UTF-8"
-    if problem:
-        raise SpecError(f"fio cannot use the folder {text!r}: its name has {problem}", "rename it")
-    return text.replace(":", "\\:")
 
 
 class FioFolder(Closing):
@@ -94,10 +30,9 @@ class FioFolder(Closing):
     names who made them; without one they are refused.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Take the folder, and make it in its parent. Raises SpecError, StorageError."""
-        self.keep = False
-        self._folder = folder
+    def __init__(self, folder: Path, *, keep: bool = False) -> None:
+        """Take the folder, and make it in its parent; `keep` its files. Raises SpecError, StorageError."""
+        self._folder, self._keep = folder, keep
         with storage_errors("cannot create the folder"):
             # Not the parents: without its mount, the storage's folder would be made on another disk.
             folder.parent.mkdir(exist_ok=True)
@@ -108,10 +43,10 @@ class FioFolder(Closing):
                 raise SpecError(f"{folder} is in use: {error.strerror}", "wait for it") from None
             if self._lock.before is not None:
                 self._remove()
-            theirs = [path.name for path in folder.iterdir() if path != self._lock.path]
+            theirs = sorted(path.name for path in folder.iterdir() if path != self._lock.path)
         if theirs:
             self._leave()
-            names = ", ".join(sorted(theirs)[:5])
+            names = ", ".join(theirs[:5])
             raise SpecError(f"{folder} has files that feedrate did not make: {names}", "move them away")
 
     def _remove(self) -> None:
@@ -121,8 +56,9 @@ class FioFolder(Closing):
 
     def close(self) -> None:
         """Remove the files, unless they are to be kept, and unlock the folder. Never raises."""
-        if self.keep:
-            del self._lock  # without a release it goes on naming this process, as if it had been killed
+        if self._keep:
+            # Without a release it goes on naming this process, as if it had been killed.
+            del self._lock
             return
         with suppress(OSError):  # the storage has failed, which has been reported
             self._remove()
@@ -130,10 +66,10 @@ class FioFolder(Closing):
 
     def _leave(self) -> None:
         """Release the lock, and remove the folder and its parent if they are empty."""
-        with suppress(OSError):
-            self._lock.release(remove=True)
-            for path in (self._folder, self._folder.parent):
-                path.rmdir()  # OSError if it is not empty
+        self._lock.release(remove=True)
+        with suppress(OSError):  # one is not empty
+            self._folder.rmdir()
+            self._folder.parent.rmdir()
 
 
 def require_fio() -> str:
@@ -162,25 +98,28 @@ def fio_environment() -> dict[str, str]:
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
-def run_fio(text: str, seconds: float | None = None) -> str:
-    """Run the job file `text` and return fio's JSON, with full histograms.
+def run_fio(job_file: str, seconds: float | None = None) -> str:
+    """Run a job file, and return fio's JSON with full histograms.
 
     `seconds` is the measured time; None if fio ends when its work is done. Raises MissingError, StorageError.
     """
+    # The job file comes from stdin.
     command = [require_fio(), "--output-format=json+", "-"]
     fio = ChildProcess("fio", command, env=fio_environment())
-    out, err = fio.finish(text, None if seconds is None else seconds + GRACE_SECONDS)
+    out, err = fio.finish(job_file, None if seconds is None else seconds + GRACE_SECONDS)
     return checked(fio.returncode, out, err)
 
 
 def checked(status: int, out: str, err: str) -> str:
     """Return the JSON in fio's output. Raises StorageError with fio's message if it failed."""
-    if status or "{" not in out:
-        lines = [line.strip() for line in (err + "\n" + out.partition("{")[0]).splitlines() if line.strip()]
+    notes, brace, rest = out.partition("{")
+    if status or not brace:
+        lines = [line.strip() for line in f"{err}\n{notes}".splitlines() if line.strip()]
+        # Among its lines are advice and progress: the first one about an error says why.
         reasons = [line for line in lines if "rror" in line or "fail" in line]
         reason = (reasons or lines or ["no output"])[0].removeprefix("fio: ")
         raise StorageError(f"fio failed (exit status {status}): {reason}")
-    return out[out.index("{") :]
+    return brace + rest
 
 
 def parse(text: str) -> list[Mapping[str, Any]]:
@@ -205,20 +144,23 @@ def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
         active = [part for part in parts if part["total_ios"]]
         if not active:
             return None
-        count = sum(part["lat_ns"]["N"] for part in active)
-        merged: Counter[int] = Counter()
-        for part in active:
-            merged.update({int(edge): number for edge, number in part["lat_ns"]["bins"].items()})
+        # Percentiles of clients cannot be averaged, but their histograms have equal bins.
+        histogram: Counter[int] = Counter()
+        summed_latency = count = 0.0
+        for latency in (part["lat_ns"] for part in active):
+            histogram.update({int(edge): number for edge, number in latency["bins"].items()})
+            summed_latency += latency["N"] * latency["mean"]
+            count += latency["N"]
         return Side(
             requests=sum(part["total_ios"] for part in active),
             iops=sum(part["iops"] for part in active),
             bytes_per_second=float(sum(part["bw_bytes"] for part in active)),
-            latency_mean=sum(part["lat_ns"]["N"] * part["lat_ns"]["mean"] for part in active) / count / 1e9,
-            latency_p50=percentile(merged, 0.5) / 1e9,
-            latency_p90=percentile(merged, 0.9) / 1e9,
-            latency_p99=percentile(merged, 0.99) / 1e9,
-            latency_p999=percentile(merged, 0.999) / 1e9,
-            latency_p9999=percentile(merged, 0.9999) / 1e9,
+            latency_mean=summed_latency / count / 1e9,
+            latency_p50=percentile(histogram, 0.5) / 1e9,
+            latency_p90=percentile(histogram, 0.9) / 1e9,
+            latency_p99=percentile(histogram, 0.99) / 1e9,
+            latency_p999=percentile(histogram, 0.999) / 1e9,
+            latency_p9999=percentile(histogram, 0.9999) / 1e9,
         )
     except (KeyError, TypeError) as error:
         raise StorageError(f"fio's JSON lacks {error}", TOO_OLD) from None

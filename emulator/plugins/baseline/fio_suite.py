@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -10,18 +11,9 @@ from typing import Any, ClassVar
 
 from emulator.errors import SpecError, StorageError
 from emulator.files import require_room
-from emulator.plugins.baseline.fio import (
-    TOO_OLD,
-    FioFolder,
-    Setting,
-    fio_version,
-    parse,
-    require_fio,
-    run_fio,
-    side,
-)
+from emulator.plugins.baseline.fio import TOO_OLD, FioFolder, fio_version, parse, require_fio, run_fio, side
 from emulator.plugins.baseline.measure import Sides, Tool
-from emulator.plugins.baseline.suites import QUICK_DEPTHS, Suite, Turn, find_suite
+from emulator.plugins.baseline.suites import Suite, Turn, load_suite
 from emulator.record.machine import describe_mount
 from emulator.record.result import Flag
 from emulator.storage.posix import probe_direct
@@ -43,8 +35,20 @@ class FioSuite(Tool):
     suffix: ClassVar[str] = "fio"
 
     suite: Suite
-    setting: Setting
-    """Settings of all clients, whose folders are below its folders."""
+    folders: tuple[Path, ...]
+    """Folders over which each client spreads its files in turn, in a folder of its own below each."""
+    file_bytes: int
+    """Bytes of a file."""
+    direct: bool = True
+    seconds: float
+    """Measured time of a turn in seconds."""
+    ramp_seconds: float = 0.0
+    """Seconds of ramp-up, before measurement."""
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for a folder that fio would misread."""
+        for folder in self.folders:
+            _escaped(folder)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -52,69 +56,80 @@ class FioSuite(Tool):
 
     @property
     def turn_seconds(self) -> float:
-        return self.setting.seconds + self.setting.ramp_seconds
-
-    @property
-    def clones(self) -> int:
-        return self.suite.clones
+        return self.seconds + self.ramp_seconds
 
     def checked(self, clients: int) -> FioSuite:
         require_fio()
-        folders, direct = self.setting.folders, True
-        if len(folders) > self.suite.files:
-            raise SpecError(
-                f"{len(folders)} folders for {self.suite.files} files of a client", "leave some out"
-            )
-        for folder in folders:
+        files = self.suite.files
+        if len(self.folders) > files:
+            raise SpecError(f"{len(self.folders)} folders for {files} files of a client", "leave some out")
+        fullest = -(-files // len(self.folders)) * clients * self.file_bytes
+        direct = True
+        for folder in self.folders:
             if folder.is_block_device():
                 raise SpecError(
                     f"{folder} is a device, which fio would overwrite",
                     "mount a file system on it and give that",
                 )
-            files = -(-self.suite.files // len(folders)) * clients
-            hint = "choose a smaller --size, or fewer --jobs"
-            require_room(folder, files * self.setting.file_bytes, "the files", hint)
+            require_room(folder, fullest, "the files", "choose a smaller --size, or fewer --jobs")
             direct = direct and probe_direct(folder)
-        return replace(self, setting=replace(self.setting, direct=direct))
+        return replace(self, direct=direct)
 
     def described(self) -> dict[str, Any]:
-        suite, setting = self.suite, self.setting
         return {
             "workload": {
-                "name": suite.name,
-                "title": suite.title,
-                "depths": suite.depths,
-                "jobs": suite.clones,
-                "file_bytes": setting.file_bytes,
-                "seconds": setting.seconds,
-                "ramp_seconds": setting.ramp_seconds,
+                "name": self.suite.name,
+                "title": self.suite.title,
+                "depths": self.suite.depths,
+                "jobs": self.suite.clones,
+                "file_bytes": self.file_bytes,
+                "seconds": self.seconds,
+                "ramp_seconds": self.ramp_seconds,
                 "engine": "libaio",
             },
-            "dataset": {"path": " ".join(map(str, setting.folders))},
-            "storage": {"cache": "cold" if setting.direct else "warm", "direct": setting.direct},
-            "environment": {"fio": fio_version(), "mount": describe_mount(setting.folders[0])},
-            "flags": () if setting.direct else (BUFFERED,),
+            "dataset": {"path": " ".join(map(str, self.folders))},
+            "storage": {"cache": "cold" if self.direct else "warm", "direct": self.direct},
+            "environment": {"fio": fio_version(), "mount": describe_mount(self.folders[0])},
+            "flags": () if self.direct else (BUFFERED,),
         }
 
-    def _setting(self, client: str) -> Setting:
-        folders = tuple(folder / "feedrate-baseline" / client for folder in self.setting.folders)
-        return replace(self.setting, folders=folders)
+    def _folders_of(self, client: str) -> list[Path]:
+        return [folder / "feedrate-baseline" / client for folder in self.folders]
 
     def prepare(self, client: str, stack: ExitStack) -> None:
         """Write every file completely, so that the first pattern does not read unwritten blocks."""
-        setting = self._setting(client)
-        for folder in setting.folders:
-            stack.enter_context(FioFolder(folder)).keep = self.keep
-        setting.lay_out(self.suite.files)
+        for folder in self._folders_of(client):
+            stack.enter_context(FioFolder(folder, keep=self.keep))
+        layout = load_suite("layout", clones=self.suite.files)
+        parse(run_fio(self.job_file(layout, layout.jobs, client)))
+
+    def job_file(
+        self, suite: Suite, names: Sequence[str], client: str, *, depth: int = 1, seed: int = 1
+    ) -> str:
+        """Return the sections `names` of a suite, on the files of `client`."""
+        folders = [_escaped(folder) for folder in self._folders_of(client)]
+        # Jobs that run together have a file each: DIRECTORY0 is the folder of the first one's.
+        places = {f"DIRECTORY{file}": folders[file % len(folders)] for file in range(suite.files)}
+        values = {
+            **places,
+            "DIRECTORY": ":".join(folders),
+            "SIZE": self.file_bytes,
+            "DIRECT": int(self.direct),
+            "RUNTIME": f"{round(self.seconds * 1000)}ms",
+            "RAMP": f"{round(self.ramp_seconds * 1000)}ms",
+            "JOBS": suite.clones,
+            "DEPTH": depth,
+            "SEED": seed,
+        }
+        return suite.text(names, values)
 
     def run(self, turn: Turn, client: str, seed: int) -> tuple[str, str]:
-        names = [job.name for job in turn.jobs]
-        text = self._setting(client).job_file(self.suite, names, depth=turn.depth, seed=seed)
+        text = self.job_file(self.suite, list(turn.corners), client, depth=turn.depth, seed=seed)
         return text, run_fio(text, self.turn_seconds)
 
     def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
         clients = [parse(text) for text in printed]
-        if any(len(groups) != len(turn.jobs) for groups in clients):
+        if any(len(groups) != len(turn.corners) for groups in clients):
             raise StorageError("fio does not report one group for each section", TOO_OLD)
         return [
             (side([group["read"] for group in groups]), side([group["write"] for group in groups]))
@@ -122,28 +137,19 @@ class FioSuite(Tool):
         ]
 
 
-def fio_suite(
-    folders: Sequence[Path],
-    out: Path,
-    *,
-    suite: str = "four-corners",
-    quick: bool = False,
-    depths: Sequence[int] = (),
-    jobs: int | None = None,
-    file_bytes: int | None = None,
-    seconds: float | None = None,
-    keep: bool = False,
-    command: Sequence[str] = (),
-    label: str = "",
-) -> FioSuite:
-    """Return a suite on files below `folders`; None or empty for defaults. Raises SpecError."""
-    chosen = find_suite(suite, depths, jobs)
-    if quick and chosen.depths and not depths:
-        chosen = replace(chosen, depths=QUICK_DEPTHS)
-    setting = Setting(
-        folders=tuple(folders),
-        file_bytes=file_bytes or (2**26 if quick else 2**30),
-        seconds=seconds or (2.0 if quick else 30.0),
-        ramp_seconds=0.2 if quick else 5.0,
-    )
-    return FioSuite(suite=chosen, setting=setting, keep=keep, out=out, command=tuple(command), label=label)
+def _escaped(folder: Path) -> str:
+    """Return the folder as the value of an option in a job file. Raises SpecError.
+
+    fio cuts a value at ";" and "#", a line break begins another option (exec_prerun runs a command), and "$"
+    expands variables and keywords; none of them can be escaped. A colon separates folders and can be escaped.
+    """
+    text = str(folder.resolve())
+    try:
+        text.encode()
+        wrong = re.search(r"[\x00-\x1f\x7f;#$]|\s$", text)
+        problem = ascii(wrong[0]) if wrong else ""
+    except UnicodeEncodeError:
+        problem = "bytes that are not UTF-8"
+    if problem:
+        raise SpecError(f"fio cannot use the folder {text!r}: its name has {problem}", "rename it")
+    return text.replace(":", "\\:")

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 from emulator import live
 from emulator.launch.comm import Comm, agreed, entered, guarded
 from emulator.live import Now
-from emulator.plugins.baseline.suites import Turn
+from emulator.plugins.baseline.suites import Turn, access_of
 from emulator.record.machine import describe_machine
 from emulator.record.out import ResultFolder, check_out
 from emulator.record.result import Corner, RunResult, Side, new_result
@@ -53,11 +53,6 @@ class Tool(ABC):
     def turn_seconds(self) -> float:
         """Shortest time of a turn."""
 
-    @property
-    def clones(self) -> int:
-        """Clones of each job on a client."""
-        return 1
-
     @abstractmethod
     def checked(self, clients: int) -> Self:
         """Check that it can run, before anything is written; return it with facts about the storage."""
@@ -79,7 +74,7 @@ class Tool(ABC):
 
     @abstractmethod
     def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
-        """Return the figures of each job from the outputs of all clients."""
+        """Return the figures of each corner from the outputs of all clients."""
 
     def plan(self, clients: int) -> list[str]:
         """Return the plan as lines."""
@@ -121,13 +116,17 @@ def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
         )
         return ResultFolder.create(tool.out, result, force=force)
 
-    turns, began, number = tool.turns, time.monotonic(), -1
-    turn_began = began
+    turns = tool.turns
+    began = turn_began = time.monotonic()
+    number = -1  # writing files, before the first turn
 
     def now() -> Now:
         """Return the progress. Another thread calls this."""
-        seconds, here = time.monotonic() - began, time.monotonic() - turn_began
-        left = max(0.0, (len(turns) - max(0, number)) * tool.turn_seconds - (here if number >= 0 else 0.0))
+        seconds = time.monotonic() - began
+        left = len(turns) * tool.turn_seconds
+        if number >= 0:
+            left -= number * tool.turn_seconds + time.monotonic() - turn_began
+        left = max(0.0, left)
         return Now(
             verb="baseline",
             doing=turns[number].name if number >= 0 else "writing files",
@@ -139,45 +138,42 @@ def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
             eta_seconds=left,
         )
 
+    first = comm.rank == 0
     with guarded(comm, tool.out), ExitStack() as stack:
-        folder = stack.enter_context(entered(comm, None if comm.rank else create))
-        stack.enter_context(nullcontext() if comm.rank else live.telling(now))
+        folder = stack.enter_context(entered(comm, create if first else None))
+        stack.enter_context(live.telling(now) if first else nullcontext())
         agreed(comm, lambda: tool.prepare(client, stack), tool.out)
         for number, turn in enumerate(turns):
+            # All clients begin at once: the figures are of their load together.
             comm.barrier()
             turn_began = time.monotonic()
             work = partial(tool.run, turn, client, 1 + number * comm.size + comm.rank)
             texts = comm.gather(agreed(comm, work, tool.out))
             place = f"{tool.folder}/{number:03d}-{turn.name}"
-            named = {f"{place}/{name}": pair for name, pair in zip(clients, texts, strict=False)}
-            agreed(comm, partial(_add, folder, tool, turn, named), tool.out)
+            # Only rank 0 has texts.
+            texts_of = {f"{place}/{name}": pair for name, pair in zip(clients, texts, strict=False)}
+            agreed(comm, partial(_add, folder, tool, turn, texts_of), tool.out)
         return folder.complete() if folder else None
 
 
-def _add(folder: ResultFolder | None, tool: Tool, turn: Turn, named: Mapping[str, tuple[str, str]]) -> None:
-    """Store the tool's inputs and outputs, and the figures of each job. Raises StorageError."""
+def _add(
+    folder: ResultFolder | None, tool: Tool, turn: Turn, texts_of: Mapping[str, tuple[str, str]]
+) -> None:
+    """Store the tool's input and output by path, and the figures of each corner. Raises StorageError."""
     if folder is None:
         return
-    for path, (text, output) in named.items():
+    # Before they are parsed: what cannot be read stays to be looked at.
+    for path, (text, output) in texts_of.items():
         folder.keep(f"{path}.{tool.suffix}", text)
         folder.keep(f"{path}.json", output)
     corners = list(folder.result.baseline)
-    sides = tool.sides(turn, [output for _, output in named.values()])
-    for job, (read, write) in zip(turn.jobs, sides, strict=True):
-        corner = Corner(
-            pattern=job.pattern,
-            block_bytes=job.block_bytes,
-            read_share=job.read_share,
-            depth=job.depth,
-            jobs=tool.clones,
-            clients=len(named),
-            beside=job.beside,
-            read=read,
-            write=write,
-            files=tuple(f"{path}.json" for path in named),
-        )
+    sides = tool.sides(turn, [output for _, output in texts_of.values()])
+    clients, files = len(texts_of), tuple(f"{path}.json" for path in texts_of)
+    for planned, (read, write) in zip(turn.corners.values(), sides, strict=True):
+        corner = replace(planned, clients=clients, read=read, write=write, files=files)
         corners.append(corner)
-        live.say(f"{job.access}, depth {job.depth}, {counted(corner.clients, 'client')}: {_rates(corner)}")
+        what = f"{access_of(corner)}, depth {corner.depth}, {counted(clients, 'client')}"
+        live.say(f"{what}: {_rates(corner)}")
     folder.update(baseline=tuple(corners))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
 from emulator.analysis.answer import Answer
-from emulator.plugins.baseline.suites import access_name
+from emulator.plugins.baseline.suites import access_of
 from emulator.record.result import Corner, RunResult, Side
 from emulator.report.charts import Axis, Dot, Figure, Series, colour
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
@@ -31,10 +31,6 @@ def bytes_per_second(corner: Corner) -> float:
     return sum(side.bytes_per_second for side in sides(corner))
 
 
-def access_of(corner: Corner) -> str:
-    return access_name(corner.pattern, corner.block_bytes, corner.read_share)
-
-
 def by_access(corners: Sequence[Corner]) -> dict[str, list[Corner]]:
     """Return the corners of each access pattern by name, without those of a noisy-neighbour suite."""
     by_name: dict[str, list[Corner]] = {}
@@ -46,27 +42,28 @@ def by_access(corners: Sequence[Corner]) -> dict[str, list[Corner]]:
 
 def maxima(corners: Sequence[Corner]) -> dict[str, Corner]:
     """Return the corner of each access pattern, by name, with the most requests per second."""
-    return {name: max(some, key=iops) for name, some in by_access(corners).items()}
+    return {access: max(depths, key=iops) for access, depths in by_access(corners).items()}
 
 
 class Neighbour(NamedTuple):
     """Readers (or writers) of one block size, alone and beside the others."""
 
-    name: str
+    access: str
     """Name of the access pattern, such as `4 KiB random read`."""
     alone: Side
     together: Side
 
 
-def neighbours(corners: Sequence[Corner], read: bool) -> tuple[Neighbour, ...]:
+def neighbours(corners: Sequence[Corner], read: bool) -> list[Neighbour]:
     """Return the readers (or the writers) of a noisy-neighbour suite by block size."""
     alone: dict[str, Side] = {}
     together: dict[str, Side] = {}
     for corner in corners:
         side = corner.read if read else corner.write
         if corner.beside and side:
-            (alone if corner.beside == "nothing" else together)[access_of(corner)] = side
-    return tuple(Neighbour(name, alone[name], side) for name, side in together.items() if name in alone)
+            by_name = alone if corner.beside == "nothing" else together
+            by_name[access_of(corner)] = side
+    return [Neighbour(access, alone[access], side) for access, side in together.items() if access in alone]
 
 
 def summed(pairs: Sequence[Neighbour]) -> tuple[float, float]:
@@ -96,17 +93,22 @@ def setting(result: RunResult) -> str:
 
 def answer(result: RunResult) -> Answer:
     """Return the measured limit of reads in bytes/s, or the share that readers keep beside writers."""
-    asked = Answer(question="How fast is this storage without a training?", sentence="Nothing was measured.")
+    unanswered = Answer(
+        question="How fast is this storage without a training?", sentence="Nothing was measured."
+    )
+    if not result.baseline:
+        return unanswered
+    # Its readers at depth 1 are no limit of the storage: what counts is what writers take from them.
     alone, together = summed(neighbours(result.baseline, read=True))
     if alone:
         kept = f"Readers keep {percent(together / alone)} % of their throughput beside writers."
-        return replace(asked, sentence=kept, number=together / alone, unit="of the throughput alone")
+        return replace(unanswered, sentence=kept, number=together / alone, unit="of the throughput alone")
     limit = result.read_limit
     if limit is None:
-        return replace(asked, sentence=f"{result.loader} measured no reads.") if result.baseline else asked
+        return replace(unanswered, sentence=f"{result.loader} measured no reads.")
     rate = bytes_per_second(limit)
     sentence = f"{result.loader} reads up to {show_rate(rate)} ({_where(limit)})."
-    return replace(asked, sentence=sentence, number=rate, unit="B/s")
+    return replace(unanswered, sentence=sentence, number=rate, unit="B/s")
 
 
 def _where(corner: Corner) -> str:
@@ -118,12 +120,13 @@ def tables(result: RunResult) -> tuple[Table, ...]:
     """Return the tables: maximum of each workload, every depth, noisy neighbours."""
     every = [corner for corners in by_access(result.baseline).values() for corner in corners]
     most = list(maxima(result.baseline).values())
+    swept = len(every) > len(most)
     slowest = "" if result.loader == "fio" else "; 99.99 %: the slowest request"
     candidates = [
         _corners(f"Maximum of each workload{slowest}", most),
-        _corners(f"Every queue depth{slowest}", every if len(every) > len(most) else ()),
-        _neighbours(result, read=True),
-        _neighbours(result, read=False),
+        _corners(f"Every queue depth{slowest}", every if swept else ()),
+        _neighbours("Readers at queue depth 1, alone and beside the writers", result, read=True),
+        _neighbours("Writers at queue depth 8, alone and beside the readers", result, read=False),
     ]
     return tuple(table for table in candidates if table.rows)
 
@@ -146,29 +149,24 @@ def _corners(caption: str, corners: Sequence[Corner]) -> Table:
         Column("GB/s", three_digits),
         *latencies,
     )
-    rows: list[tuple[Cell, ...]] = [
-        (
-            access_of(corner),
-            corner.depth,
-            corner.clients,
-            iops(corner) / 1e3,
-            bytes_per_second(corner) / 1e9,
-            *(_both([get(side) for side in sides(corner)]) for get in latencies.values()),
-        )
-        for corner in corners
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for corner in corners:
+        rates = (iops(corner) / 1e3, bytes_per_second(corner) / 1e9)
+        seconds = [_latency_cell([get(side) for side in sides(corner)]) for get in latencies.values()]
+        rows.append((access_of(corner), corner.depth, corner.clients, *rates, *seconds))
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-def _both(seconds: list[float | None]) -> Cell:
+def _latency_cell(seconds: Sequence[float | None]) -> Cell:
     """Return the only latency as a figure, those of reads and writes as text, None if there is none."""
     known = [value for value in seconds if value is not None]
-    return " / ".join(map(show_seconds, known)) or None if len(known) != 1 else known[0]
+    if len(known) == 1:
+        return known[0]
+    return " / ".join(map(show_seconds, known)) or None
 
 
-def _neighbours(result: RunResult, read: bool) -> Table:
+def _neighbours(caption: str, result: RunResult, read: bool) -> Table:
     pairs = neighbours(result.baseline, read)
-    who, others, depth = ("Readers", "writers", 1) if read else ("Writers", "readers", 8)
     columns = (
         Column("", align="left"),
         Column("MB/s\nalone"),
@@ -179,14 +177,14 @@ def _neighbours(result: RunResult, read: bool) -> Table:
         Column("ratio", three_digits),
     )
     rows: list[tuple[Cell, ...]] = []
-    for name, alone, together in pairs:
+    for access, alone, together in pairs:
         before, after = alone.bytes_per_second / 1e6, together.bytes_per_second / 1e6
-        first, then = alone.latency_p9999, together.latency_p9999
-        rows.append((name, before, after, after / before, first, then, then / first))
+        latencies = alone.latency_p9999, together.latency_p9999
+        slower = together.latency_p9999 / alone.latency_p9999
+        rows.append((access, before, after, after / before, *latencies, slower))
     if pairs:
         before, after = summed(pairs)
         rows.append(("sum", before / 1e6, after / 1e6, after / before, "", "", ""))
-    caption = f"{who} at queue depth {depth}, alone and beside the {others}"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
@@ -198,30 +196,22 @@ def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple
 def against(training: RunResult, baseline: RunResult) -> Table:
     """Return a table of the tool's reads beside training; no rows if nothing can be compared."""
     limit, points = baseline.read_limit, by_ranks(training)
-    name = baseline.loader
-    caption = f"Training beside {name}"
+    tool = baseline.loader
+    caption = f"Training beside {tool}"
     columns = (
         Column("", align="left"),
         Column("GB/s", three_digits),
-        Column(f"% of {name}", one_place),
+        Column(f"% of {tool}", one_place),
         Column("accelerators'\nworth", three_digits),
     )
     if limit is None or not points:
         return Table(caption=caption, columns=columns, rows=())
-    demand, top = mean_demand(points), bytes_per_second(limit)
-    reads = [
-        corner for corner in maxima(baseline.baseline).values() if corner.read and corner.read_share == 1
-    ]
-    rates = [(f"{name}, {_where(corner)}", bytes_per_second(corner)) for corner in reads]
-    most = max(points, key=lambda point: point.bytes_per_second)
-    if most.bytes_per_second > 1.05 * top:
-        caption += f": {name} read less, so its figure is not the storage's limit"
-    rates.append((f"training at most, {most.ranks:,} ranks", most.bytes_per_second))
-    knee = training.knee
-    if demand is not None and knee is not None and knee.n_au is not None:
-        # At the knee every rank gets the threshold's share of its demand.
-        threshold = float(training.workload.get("training", {}).get("au_threshold", 0.9))
-        rates.append((f"training at the knee, {number(knee.n_au, 3)} ranks", knee.n_au * threshold * demand))
+    top = bytes_per_second(limit)
+    trained = max(point.bytes_per_second for point in points)
+    if trained > 1.05 * top:
+        caption += f": {tool} read less, so its figure is not the storage's limit"
+    rates = [*_read_rates(baseline), *_training_rates(training)]
+    demand = mean_demand(points)
     rows: list[tuple[Cell, ...]] = [
         (label, rate / 1e9, rate / top * 100, rate / demand if demand else None)
         for label, rate in sorted(rates, key=lambda row: -row[1])
@@ -229,14 +219,33 @@ def against(training: RunResult, baseline: RunResult) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
+def _read_rates(baseline: RunResult) -> Iterator[tuple[str, float]]:
+    """Yield the largest bytes/s of each access pattern that only reads, with its name."""
+    for corner in maxima(baseline.baseline).values():
+        if corner.read and corner.read_share == 1:
+            yield f"{baseline.loader}, {_where(corner)}", bytes_per_second(corner)
+
+
+def _training_rates(training: RunResult) -> Iterator[tuple[str, float]]:
+    """Yield the largest bytes/s of a training and those at its knee, with their names."""
+    points, knee = by_ranks(training), training.knee
+    most = max(points, key=lambda point: point.bytes_per_second)
+    yield f"training at most, {most.ranks:,} ranks", most.bytes_per_second
+    demand = mean_demand(points)
+    if demand is not None and knee is not None and knee.n_au is not None:
+        # At the knee every rank gets the threshold's share of its demand.
+        threshold = float(training.workload.get("training", {}).get("au_threshold", 0.9))
+        yield f"training at the knee, {number(knee.n_au, 3)} ranks", knee.n_au * threshold * demand
+
+
 def figures(result: RunResult) -> tuple[Figure, ...]:
     """Return the measured figures of throughput and latency against queue depth."""
-    made = (
+    drawn = (
         _over_depths(result, "sequential", "Sequential access", bytes_per_second, "B/s"),
         _over_depths(result, "random", "Random access, requests per second", iops, "IOPS"),
         _over_depths(result, "", "Latency: 99.99 % of the requests completed", _slowest, "s"),
     )
-    return tuple(figure for figure in made if figure is not None)
+    return tuple(figure for figure in drawn if figure is not None)
 
 
 def _slowest(corner: Corner) -> float:
@@ -250,17 +259,13 @@ def _over_depths(
 
     `pattern` chooses the accesses; all of them, on a log axis, if it is empty.
     """
-    lines = {
-        name: [corner for corner in corners if value(corner) > 0]
-        for name, corners in by_access(result.baseline).items()
-        if pattern in ("", corners[0].pattern)
-    }
-    if not any(lines.values()):
+    series: list[Series] = []
+    for access, corners in by_access(result.baseline).items():
+        if pattern in ("", corners[0].pattern):
+            dots = [Dot(corner.depth, value(corner)) for corner in corners if value(corner) > 0]
+            series.append(Series(name=access, colour=colour(len(series)), dots=dots))
+    if not any(line.dots for line in series):
         return None
-    series = [
-        Series(name=name, colour=colour(place), dots=[Dot(corner.depth, value(corner)) for corner in corners])
-        for place, (name, corners) in enumerate(lines.items())
-    ]
     return Figure(
         name=f"baseline-{pattern or 'latency'}",
         title=title,

@@ -12,42 +12,22 @@ from configparser import ConfigParser
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from string import Template
-from typing import Literal
 
 from emulator.errors import SpecError
+from emulator.record.result import Corner
 from emulator.units import parse_bytes
 
 SUITES = ("four-corners", "mixed", "sequential", "depths", "probe", "weka2020", "weka2023", "noisy-neighbour")
 QUICK_DEPTHS = (1, 8, 32)
 
-PatternKind = Literal["random", "sequential"]
 
-
-def access_name(pattern: str, block_bytes: int, read_share: float) -> str:
+def access_of(corner: Corner) -> str:
     """Return a name such as `4 KiB random read`, `4 KiB random 70 % read` or `1 MiB sequential write`."""
-    mib = block_bytes / 2**20
-    block = f"{mib:g} MiB" if mib >= 1 else f"{block_bytes / 1024:g} KiB"
-    reads = {1.0: "read", 0.0: "write"}.get(read_share, f"{read_share:.0%} read".replace("%", " %"))
-    return f"{block} {pattern} {reads}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """The access pattern of one section of a job file, or of one phase of rados bench."""
-
-    name: str
-    pattern: PatternKind
-    block_bytes: int
-    read_share: float
-    """Share of the requests that read (0 to 1)."""
-    depth: int
-    """Requests in flight of each of its clones; 0 if the suite sweeps it."""
-    beside: str = ""
-    """Jobs that run at the same time: `nothing`, `writers` or `readers`; empty outside of noisy-neighbour."""
-
-    @property
-    def access(self) -> str:
-        return access_name(self.pattern, self.block_bytes, self.read_share)
+    mib = corner.block_bytes / 2**20
+    block = f"{mib:g} MiB" if mib >= 1 else f"{corner.block_bytes / 1024:g} KiB"
+    mix = f"{100 * corner.read_share:.0f} % read"
+    reads = {1.0: "read", 0.0: "write"}.get(corner.read_share, mix)
+    return f"{block} {corner.pattern} {reads}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +35,10 @@ class Turn:
     """One run of the tool on all clients at once."""
 
     name: str
-    jobs: tuple[Job, ...]
+    corners: Mapping[str, Corner]
+    """What runs, without figures, by the name of the section of a job file or of the phase of rados bench."""
     depth: int
+    """Requests in flight of each job whose section has no depth of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,76 +56,94 @@ class Suite:
     together: tuple[str, ...] = ()
     """Jobs that run at once, by the beginnings of their names: `writer`, `writer+reader`."""
 
-    def turns(self) -> tuple[Turn, ...]:
-        """Return the runs in order."""
-        jobs = [_job(name, text) for name, text in self.sections.items() if name != "global"]
-        if not self.together:
-            return tuple(
-                Turn(name=f"{job.name}-qd{depth}", jobs=(replace(job, depth=depth),), depth=depth)
-                for job in jobs
-                for depth in self.depths
-            )
-        turns = []
-        for kinds in self.together:
-            others = {"reader": "writers", "writer": "readers"} if "+" in kinds else {}
-            some = tuple(
-                replace(job, beside=others.get(kind, "nothing"))
-                for kind in kinds.split("+")
-                for job in jobs
-                if job.name.startswith(kind)
-            )
-            turns.append(Turn(name=kinds.replace("+", "-"), jobs=some, depth=1))
-        return tuple(turns)
+    @property
+    def jobs(self) -> list[str]:
+        """Return the names of the sections with jobs."""
+        return [name for name in self.sections if name != "global"]
 
     @property
     def files(self) -> int:
         """Number of files on a client."""
-        return len(self.sections) - 1 if self.together else self.clones
+        return len(self.jobs) if self.together else self.clones
+
+    def turns(self) -> tuple[Turn, ...]:
+        """Return the runs in order."""
+        if self.together:
+            return tuple(self._turn_of(kinds) for kinds in self.together)
+        return tuple(
+            Turn(name=f"{job}-qd{depth}", corners={job: self._corner(job, depth)}, depth=depth)
+            for job in self.jobs
+            for depth in self.depths
+        )
+
+    def _turn_of(self, kinds: str) -> Turn:
+        """Return the turn of the jobs whose names begin with `kinds`, such as `writer` or `writer+reader`."""
+        neighbours = {"reader": "writers", "writer": "readers"} if "+" in kinds else {}
+        corners = {
+            job: self._corner(job, beside=neighbours.get(kind, "nothing"))
+            for kind in kinds.split("+")
+            for job in self.jobs
+            if job.startswith(kind)
+        }
+        return Turn(name=kinds.replace("+", "-"), corners=corners, depth=1)
+
+    def _corner(self, job: str, depth: int = 0, beside: str = "") -> Corner:
+        """Return what a section measures. `depth` is for a section without iodepth."""
+        parser = ConfigParser(allow_no_value=True, interpolation=None, delimiters=("=",))
+        parser.read_string(self.sections[job])
+        section = parser[job]
+        action = section["rw"].removeprefix("rand")
+        shares = {"read": 1.0, "write": 0.0, "rw": section.getint("rwmixread", 50) / 100}
+        return Corner(
+            pattern="random" if section["rw"].startswith("rand") else "sequential",
+            # fio's k and m are binary.
+            block_bytes=parse_bytes(section["bs"].upper() + "iB"),
+            read_share=shares[action],
+            depth=section.getint("iodepth", depth),
+            jobs=self.clones,
+            clients=1,
+            beside=beside,
+        )
 
     def text(self, names: Sequence[str], values: Mapping[str, object]) -> str:
         """Return the job file of the sections `names`, with `values` in place of the names in braces."""
         chosen = "".join(self.sections[name] for name in ("global", *names))
+        # safe: fio's own variables, such as $jobnum, stay.
         return Template(chosen).safe_substitute(values)
-
-
-def _job(name: str, text: str) -> Job:
-    parser = ConfigParser(allow_no_value=True, interpolation=None, delimiters=("=",))
-    parser.read_string(text)
-    section = parser[name]
-    action = section["rw"].removeprefix("rand")
-    shares = {"read": 1.0, "write": 0.0, "rw": section.getint("rwmixread", 50) / 100}
-    return Job(
-        name=name,
-        pattern="random" if section["rw"].startswith("rand") else "sequential",
-        block_bytes=parse_bytes(section["bs"].upper() + "iB"),
-        read_share=shares[action],
-        depth=section.getint("iodepth", 0),
-    )
 
 
 def load_suite(name: str, clones: int = 0) -> Suite:
     """Read a job file of suites/ with what it includes; `clones` replaces its default."""
     folder = files(__package__) / "suites"
     text = (folder / f"{name}.fio").read_text()
-    head = re.search("^#feedrate (.*)$", text, re.M)
-    options = dict(re.findall(r"(\w+)=(\S+)", head[1])) if head else {}
-    included = text.replace("include global.fio\n", (folder / "global.fio").read_text())
-    parts = re.split(r"^\[(.+)\]\n", re.sub(r"^#.*\n", "", included, flags=re.M), flags=re.M)[1:]
+    title = text.splitlines()[0].removeprefix("# ")
+    defaults = re.search("^#feedrate (.*)$", text, re.M)
+    options = dict(re.findall(r"(\w+)=(\S+)", defaults[1])) if defaults else {}
+    # One file that fio can run by itself, wherever it is stored.
+    text = text.replace("include global.fio\n", (folder / "global.fio").read_text())
+    text = re.sub(r"^#.*\n", "", text, flags=re.M)
+    heads_and_bodies = re.split(r"^\[(.+)\]\n", text, flags=re.M)[1:]
+    sections = zip(heads_and_bodies[::2], heads_and_bodies[1::2], strict=True)
     return Suite(
         name=name,
-        title=text.partition("\n")[0].removeprefix("# "),
-        sections={head: f"[{head}]\n{body}" for head, body in zip(parts[::2], parts[1::2], strict=True)},
+        title=title,
+        sections={head: f"[{head}]\n{body}" for head, body in sections},
         depths=tuple(map(int, options["depths"].split(","))) if "depths" in options else (),
         clones=clones or int(options.get("jobs", 1)),
         together=tuple(options["together"].split(",")) if "together" in options else (),
     )
 
 
-def find_suite(name: str, depths: Sequence[int] = (), clones: int | None = None) -> Suite:
-    """Return a suite, with other queue depths or clones of its jobs. Raises SpecError."""
+def find_suite(
+    name: str, depths: Sequence[int] = (), clones: int | None = None, *, quick: bool = False
+) -> Suite:
+    """Return a suite with `depths`, few of them if `quick`, and clones of its jobs. Raises SpecError."""
     if name not in SUITES:
         raise SpecError(f"--suite {name!r} is not known", "use one of: " + ", ".join(SUITES))
     suite = load_suite(name, clones or 0)
-    if suite.together and (depths or clones):
-        raise SpecError(f"the {name} suite fixes its depths and jobs", "leave --depths and --jobs out")
-    return replace(suite, depths=tuple(depths) or suite.depths)
+    if suite.together:
+        if depths or clones:
+            raise SpecError(f"the {name} suite fixes its depths and jobs", "leave --depths and --jobs out")
+        return suite
+    usual = QUICK_DEPTHS if quick else suite.depths
+    return replace(suite, depths=tuple(depths) or usual)

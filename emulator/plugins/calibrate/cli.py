@@ -89,13 +89,16 @@ def calibrate(
 
 
 def _modes(precision: str | None, compiled: str | None, kind: DeviceKind) -> tuple[ComputeMode, ...]:
-    known = get_args(Precision)
+    """Return the ways to compute that --precision and --compile choose. Raises SpecError."""
     names = [part.strip() for part in precision.split(",")] if precision else PRECISIONS[kind]
+    known = get_args(Precision)
     for name in names:
         if name not in known:
             raise SpecError(f"--precision {name!r} is not known", "use " + ", ".join(known))
-        if name == "tf32" and kind == "cpu":
-            raise SpecError("--precision tf32 is for NVIDIA GPUs", "use fp32 or bf16 on a CPU")
-    choices = {"both": (False, True), "on": (True,), "off": (False,)}
-    wanted = choices[compiled or ("off" if kind == "cpu" else "both")]
-    return tuple(ComputeMode(precision=cast(Precision, name), compiled=on) for name in names for on in wanted)
+    if "tf32" in names and kind == "cpu":
+        raise SpecError("--precision tf32 is for NVIDIA GPUs", "use fp32 or bf16 on a CPU")
+    usual = "off" if kind == "cpu" else "both"
+    choices = {"both": (False, True), "on": (True,), "off": (False,)}[compiled or usual]
+    return tuple(
+        ComputeMode(precision=cast(Precision, name), compiled=on) for name in names for on in choices
+    )

@@ -29,8 +29,10 @@ def calibrate(request: Request) -> Profile:
         torch.set_num_threads(request.threads)
     with GpuWatch(real.nvml_name(request.device)) as watch:
         variants = [_variant(request, mode) for mode in request.modes]
+    # Before anything is kept: step times of a throttled GPU are not those of its kind.
     throttled = watch.require_unthrottled()
-    limit = watch.span("power_limit_watts")
+    power_limit = watch.span("power_limit_watts")
+    fastest = min(variants, key=lambda variant: variant.timings[-1].mean / variant.timings[-1].batch_size)
     machine = describe_machine()
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if request.device == "cuda" else None
     return Profile(
@@ -38,7 +40,7 @@ def calibrate(request: Request) -> Profile:
         patch=request.model.patch,
         created=utc_now(),
         command=request.command,
-        default=min(variants, key=lambda v: v.timings[-1].mean / v.timings[-1].batch_size).name,
+        default=fastest.name,
         device=Device(
             kind=request.device,
             name=gpu.name if gpu else machine["cpu"],
@@ -49,7 +51,7 @@ def calibrate(request: Request) -> Profile:
             sm_clock_mhz=watch.span("sm_clock_mhz"),
             memory_clock_mhz=watch.span("memory_clock_mhz"),
             power_watts=watch.span("power_watts"),
-            power_limit_watts=limit[1] if limit else None,
+            power_limit_watts=power_limit[1] if power_limit else None,
             temperature_celsius=watch.span("temperature_celsius"),
             power_capped_share=watch.capped_share(),
         ),
@@ -59,37 +61,35 @@ def calibrate(request: Request) -> Profile:
 
 
 def _variant(request: Request, mode: ComputeMode) -> Variant:
-    timings = []
-    for size in sorted(set(request.batch_sizes)):
-        timing = measure(request, mode, size)
-        timings.append(timing)
-        live.say(
-            f"{mode.name:30} batch {size:3d}   {show_seconds(timing.mean):>8} "
-            f"+- {show_seconds(timing.sd / math.sqrt(timing.steps))}   lag-1 {timing.lag1:+.2f}   "
-            f"copy {show_seconds(timing.copy_seconds)}"
-        )
+    timings = [_timing(request, mode, size) for size in sorted(set(request.batch_sizes))]
     line = fit_line([timing.batch_size for timing in timings], [timing.mean for timing in timings])
     if line:
-        t0, t1 = (
-            show_seconds(line[name])
-            + (f" ({1e3 * interval[0]:.3g} to {1e3 * interval[1]:.3g} ms)" if interval else "")
-            for name, interval in (("t0", line["t0_interval"]), ("t1", line["t1_interval"]))
-        )
-        live.say(
-            f"{mode.name:30} t(B) = {t0} + B x {t1}; off by {100 * line['worst_residual']:.1f} % at most"
-        )
+        t0, t1 = _coefficient(line["t0"], line["t0_interval"]), _coefficient(line["t1"], line["t1_interval"])
+        worst = 100 * line["worst_residual"]
+        live.say(f"{mode.name:30} t(B) = {t0} + B x {t1}; off by {worst:.1f} % at most")
     return Variant(name=mode.name, layout="channels_last", **asdict(mode), **line, timings=tuple(timings))
 
 
-def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
-    """Measure steps and copies at one batch size. Raises DeviceError."""
+def _coefficient(seconds: float, interval: tuple[float, float] | None) -> str:
+    between = f" ({1e3 * interval[0]:.3g} to {1e3 * interval[1]:.3g} ms)" if interval else ""
+    return show_seconds(seconds) + between
+
+
+def _timing(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
+    """Measure steps and copies at one batch size, and say the figures. Raises DeviceError."""
     with real.device_errors(f"at batch size {batch_size}, {mode.name}"):
         real.forget()
         trainer = real.Trainer(request.model, request.device, mode)
         batch = real.made_up_batch(request.model, batch_size)
         seconds = real.time_steps(trainer, batch, request.steps, request.warmup)
         copy = real.copy_seconds(trainer, batch)
-    return timing_of(batch_size, seconds, request.warmup, copy)
+    timing = timing_of(batch_size, seconds, request.warmup, copy)
+    error = show_seconds(timing.sd / math.sqrt(timing.steps))
+    live.say(
+        f"{mode.name:30} batch {batch_size:3d}   {show_seconds(timing.mean):>8} +- {error}   "
+        f"lag-1 {timing.lag1:+.2f}   copy {show_seconds(copy)}"
+    )
+    return timing
 
 
 def timing_of(batch_size: int, seconds: Sequence[float], warmup: int, copy_seconds: float) -> Timing:
@@ -108,9 +108,9 @@ def timing_of(batch_size: int, seconds: Sequence[float], warmup: int, copy_secon
 
 def lag1(times: NDArray[np.float64]) -> float:
     """Return the lag-1 autocorrelation of the times; 0 if they are all equal."""
-    off = times - times.mean()
-    power = float(off @ off)
-    return float(off[1:] @ off[:-1]) / power if power > 0 else 0.0
+    deviations = times - times.mean()
+    power = float(deviations @ deviations)
+    return float(deviations[1:] @ deviations[:-1]) / power if power > 0 else 0.0
 
 
 def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> dict[str, Any]:
@@ -121,19 +121,20 @@ def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> dict[str, 
     """
     if len(batch_sizes) < 2:
         return {}
-    sizes, mean = np.asarray(batch_sizes, np.float64), np.asarray(seconds, np.float64)
-    (t1, t0), covariance = np.polyfit(sizes, mean, 1, cov="unscaled")
-    residual, freedom = mean - t0 - t1 * sizes, len(sizes) - 2
-    t0_interval = t1_interval = None
-    if freedom:
-        reach = student_t(0.95, freedom) * np.sqrt(residual @ residual / freedom * np.diag(covariance))
-        t1_interval, t0_interval = (
-            (float(value - half), float(value + half)) for value, half in zip((t1, t0), reach, strict=True)
-        )
-    return {
+    sizes, means = np.asarray(batch_sizes, np.float64), np.asarray(seconds, np.float64)
+    (t1, t0), covariance = np.polyfit(sizes, means, 1, cov="unscaled")
+    residuals = means - t0 - t1 * sizes
+    line: dict[str, Any] = {
         "t0": float(t0),
         "t1": float(t1),
-        "t0_interval": t0_interval,
-        "t1_interval": t1_interval,
-        "worst_residual": float(np.max(np.abs(residual) / mean)),
+        "t0_interval": None,
+        "t1_interval": None,
+        "worst_residual": float(np.max(np.abs(residuals) / means)),
     }
+    # A line through two points has no residuals: nothing is known about its error.
+    if freedom := len(sizes) - 2:
+        variances = residuals @ residuals / freedom * np.diag(covariance)
+        half1, half0 = student_t(0.95, freedom) * np.sqrt(variances)
+        line["t0_interval"] = (float(t0 - half0), float(t0 + half0))
+        line["t1_interval"] = (float(t1 - half1), float(t1 + half1))
+    return line

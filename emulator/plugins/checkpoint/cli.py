@@ -20,8 +20,8 @@ from emulator.config.checkpoint import (
 )
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
+from emulator.plugins.checkpoint.cycle import run_checkpoint
 from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob, check, planned
-from emulator.plugins.checkpoint.start import run_checkpoint
 from emulator.record.machine import memory_bytes
 from emulator.registry import STORES
 from emulator.report.table import Cell, Column, Table

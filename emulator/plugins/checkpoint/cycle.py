@@ -1,20 +1,24 @@
-"""Run a checkpoint job on all ranks, of which rank 0 commits checkpoints and writes the result."""
+"""Start the ranks of a checkpoint job, of which rank 0 commits checkpoints and writes the result."""
 
 from __future__ import annotations
 
 import secrets
+import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from emulator import live
-from emulator.errors import DatasetError, SpecError, StorageError
+from emulator import live, notes
+from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.files import sync_folder
 from emulator.launch.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
+from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.launch.watch import briefly
+from emulator.launch.world import on_ranks
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
@@ -28,7 +32,7 @@ from emulator.plugins.checkpoint.job import (
     planned,
     require_room_for,
 )
-from emulator.record.out import ResultFolder
+from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import Flag, RunResult
 from emulator.run.environment import hosts_of
 from emulator.storage.counts import ReadStats
@@ -38,6 +42,38 @@ from emulator.units import show_bytes, show_rate, show_seconds
 Value = TypeVar("Value")
 
 
+def run_checkpoint(job: CheckpointJob, ranks: int | None = None, *, force: bool = False) -> RunResult | None:
+    """Run `job` on `ranks` ranks (None for as many as the model has) and return its result.
+
+    Under mpirun, its ranks do so, and those after the first return None. Raises FeedrateError before the
+    start, Quiet after an error that a rank has reported.
+    """
+
+    def work(comm: Comm) -> int:
+        measure(job, comm, force=force)
+        return 0
+
+    if not started_by_mpi():
+        check(job, ranks or job.usual_ranks, force)
+    status = on_ranks(work, ranks, job.usual_ranks, job.out)
+    if not status:
+        return None if rank_hint() else read_result(job.out)
+    if status != SpecError.exit_code:  # a refused run has left nothing
+        storage_failed = status == StorageError.exit_code  # then it may hang
+        briefly(lambda: sweep_up(job), 1.0 if storage_failed else notes.timeout())
+    raise Quiet(status)
+
+
+def sweep_up(job: CheckpointJob) -> None:
+    """Remove what killed ranks have left, and say so on stderr. Never raises."""
+    try:
+        with place.locked(job.root):
+            for name in place.clean(job.root):
+                print(f"feedrate: removed {name}, which a run that died had left", file=sys.stderr)
+    except FeedrateError as error:
+        print(f"feedrate: {error}", file=sys.stderr)
+
+
 def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResult | None:
     """Write and read the checkpoints of `job`, write OUT, and return the result on rank 0, None on others.
 
@@ -45,12 +81,12 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResul
     """
     job = replace(job, out=world.bcast(job.out))  # its default has the time of rank 0
     first = world.rank == 0
-    agreed(world, lambda: check(job, world.size, force) if first else None)
+    _on_first(world, lambda: check(job, world.size, force))
     hosts, memory = hosts_of(world)
-    agreed(world, lambda: job.rules.require(planned(job, hosts, memory)) if first else None)
+    _on_first(world, lambda: job.rules.require(planned(job, hosts, memory)))
     # Lock the folder of checkpoints before OUT is made, so that a refused run leaves nothing.
     with guarded(world, job.out), entered(world, partial(place.locked, job.root) if first else None):
-        agreed(world, lambda: _make_room(job, world.size) if first else None)
+        _on_first(world, lambda: _make_room(job, world.size))
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
 
         def create() -> ResultFolder:
@@ -63,18 +99,17 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool = False) -> RunResul
             ShardIO(io.workers, io.block_bytes) as shard_io,
         ):
             session = _Session(job, world, hosts, shard_io, direct, record)
-            try:
-                with live.telling(session.now) if first else nullcontext():
-                    session.run()
-            except BaseException as error:
-                if first:
-                    # Others may still write to an unfinished checkpoint, unless all ranks have agreed to end.
-                    with suppress(StorageError):  # the storage has failed; the next run tries again
-                        place.clean(job.root, unfinished_too=isinstance(error, Quiet))
-                raise
-            if first:
-                place.clean(job.root)  # what is not to be kept
+            with (
+                _cleaned(job.root) if first else nullcontext(),
+                live.telling(session.now) if first else nullcontext(),
+            ):
+                session.run()
             return record.complete() if record else None
+
+
+def _on_first(world: Comm, action: Callable[[], Value], out: Path | None = None) -> Value | None:
+    """Return `action()` on rank 0, None on others; its error ends all ranks."""
+    return agreed(world, lambda: action() if world.rank == 0 else None, out)
 
 
 def _make_room(job: CheckpointJob, ranks: int) -> None:
@@ -82,6 +117,19 @@ def _make_room(job: CheckpointJob, ranks: int) -> None:
     for name in place.clean(job.root):
         live.say(f"removed {name}, which a run that died had left")
     require_room_for(job, ranks)
+
+
+@contextmanager
+def _cleaned(root: Path) -> Iterator[None]:
+    """Remove what is not to be kept when the body ends. Raises StorageError."""
+    try:
+        yield
+    except BaseException as error:
+        # Others may still write to an unfinished checkpoint, unless all ranks have agreed to end.
+        with suppress(StorageError):  # the storage has failed; the next run tries again
+            place.clean(root, unfinished_too=isinstance(error, Quiet))
+        raise
+    place.clean(root)
 
 
 @dataclass
@@ -128,13 +176,13 @@ class _Session:
     def run(self) -> None:
         job, io = self.job, self.job.model.io
         self._seed: int = self.world.bcast(secrets.randbits(62))
-        known: list[int] = self.world.bcast(self._on_first(lambda: place.complete(job.root)))
-        first = known[-1] + 1 if known else 0
+        present: list[int] = self.world.bcast(self._on_first(lambda: place.complete(job.root)))
+        first = present[-1] + 1 if present else 0
         for number in range(first, first + io.writes):
             if number > first:
                 time.sleep(io.pause)
             self._write(number)
-        readable = self.written or known
+        readable = self.written or present
         if io.reads and not readable:
             raise SpecError(f"there is no checkpoint in {job.root}", "write some with --writes and --keep")
         for turn in range(io.reads):
@@ -149,14 +197,15 @@ class _Session:
         part: Path = world.bcast(self._on_first(lambda: place.begin(job.root, number, run)))
 
         def write(stats: ReadStats) -> tuple[WrittenFile, ...]:
-            files = tuple(
-                write_shard(
-                    part, shard, key_of(self._seed, number, world.rank, shard.name), self.io, self.direct
-                )
-                for shard in job.shards(world.size, world.rank)
-            )
+            files = []
+            for shard in job.shards(world.size, world.rank):
+                key = key_of(self._seed, number, world.rank, shard.name)
+                files.append(write_shard(part, shard, key, self.io, self.direct))
             sync_folder(part)
-            return files
+            return tuple(files)
+
+        files, report, began = self._timed(write)
+        gathered: list[tuple[tuple[WrittenFile, ...], Report]] = world.gather((files, report))
 
         def commit() -> float:
             begin = time.monotonic()
@@ -172,11 +221,9 @@ class _Session:
             place.commit(part, number, marker)
             return time.monotonic() - begin
 
-        files, report, began = self._timed(write)
-        gathered: list[tuple[tuple[WrittenFile, ...], Report]] = world.gather((files, report))
-        seconds = self._on_first(commit)
+        commit_seconds = self._on_first(commit)
         self.written.append(number)
-        self._keep("write", number, began, [report for _, report in gathered], seconds or 0.0)
+        self._record("write", number, began, [report for _, report in gathered], commit_seconds or 0.0)
 
     def _read(self, number: int) -> None:
         job, world = self.job, self.world
@@ -193,7 +240,7 @@ class _Session:
             return files
 
         _, report, began = self._timed(read)
-        self._keep("read", number, began, world.gather(report), 0.0)
+        self._record("read", number, began, world.gather(report), 0.0)
 
     def _marker(self, number: int) -> place.Marker:
         job, ranks = self.job, self.world.size
@@ -231,14 +278,15 @@ class _Session:
 
         return agreed(self.world, timed, self.job.out)
 
-    def _keep(
+    def _record(
         self, direction: Direction, number: int, began: float, reports: list[Report], commit_seconds: float
     ) -> None:
+        """Add a write or a read to the result, on rank 0, and say it."""
         if not self.record:
             return
         checkpoint = checkpoint_of(direction, number, len(set(self.hosts)), began, reports, commit_seconds)
         checkpoints = (*self.record.result.checkpoints, checkpoint)
-        resident = max(made.resident_share or 0.0 for made in checkpoints)
+        resident = max(checkpoint.resident_share or 0.0 for checkpoint in checkpoints)
         flag = Flag(
             name="page-cache",
             value=resident,
@@ -254,5 +302,4 @@ class _Session:
         )
 
     def _on_first(self, action: Callable[[], Value]) -> Value | None:
-        """Return `action()` on rank 0, None on others; its error ends all ranks."""
-        return agreed(self.world, lambda: action() if self.world.rank == 0 else None, self.job.out)
+        return _on_first(self.world, action, self.job.out)

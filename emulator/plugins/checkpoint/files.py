@@ -185,18 +185,25 @@ def _only_ours(path: Path) -> bool:
     files = list(path.iterdir())
     if not all(is_plain(path, file) for file in files):
         return False
-    names = {file.name for file in files} - {MARKER, _OWNER}
-    if not names and sum(file.stat().st_size for file in files) == 0:
+    sizes = {file.name: file.stat().st_size for file in files}
+    shards = sizes.keys() - {MARKER, _OWNER}
+    if not shards and not any(sizes.values()):
         return True  # its writer was killed before it wrote its name; nothing is lost
-    if (path / _OWNER).is_file() and Owner.named_in(path / _OWNER) is not None:
-        finals = {(written_by(name) or (name,))[0] for name in names}  # of a marker, too: killed in a commit
-        return all(_SHARD.fullmatch(name) for name in finals - {MARKER})
+    if _OWNER in sizes and Owner.named_in(path / _OWNER) is not None:
+        return all(map(_is_of_a_writer, shards))
     try:
         marker = build(Marker, read_json(path / MARKER))
     except (SpecError, StorageError):
         return False
-    sizes = {file.name: file.size for shard in marker.files for file in shard}
-    return all(sizes.get(name) == (path / name).stat().st_size for name in names)
+    written = {file.name: file.size for of_rank in marker.files for file in of_rank}
+    return all(written.get(name) == sizes[name] for name in shards)
+
+
+def _is_of_a_writer(name: str) -> bool:
+    """Return True for the name of a shard, and of a temporary file of a shard or a marker."""
+    temporary = written_by(name)
+    final = temporary[0] if temporary else name
+    return final == MARKER or _SHARD.fullmatch(final) is not None
 
 
 def clean(root: Path, *, unfinished_too: bool = True) -> list[str]:
