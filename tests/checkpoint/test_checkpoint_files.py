@@ -112,16 +112,6 @@ def test_a_checkpoint_is_complete_only_after_the_commit(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_writer_left_that_was_killed_before_it_wrote_its_name_is_removed(tmp_path):
-    part = place.begin(tmp_path, 7, "run")
-    (owner,) = part.iterdir()
-    owner.write_bytes(b"")
-    assert place.clean(tmp_path) == [part.name]
-    part.mkdir()
-    (part / "notes").touch()
-    assert place.clean(tmp_path) == [] and (part / "notes").exists()
-
-
 FIELDS = {"model": "x", "ranks": 1, "data": 1, "scale": "1", "seed": 1, "files": []}
 ESCAPES = {**FIELDS, "files": [[{"name": "../../etc/passwd", "size": 1, "crc": 1}]]}
 

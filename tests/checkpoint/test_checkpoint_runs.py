@@ -1,5 +1,6 @@
 """`feedrate checkpoint` with real ranks: figures that add up; what is left when ranks die or disks fill."""
 
+import itertools
 import os
 import random
 import re
@@ -32,15 +33,15 @@ def words(data: Path, out: Path, *more: object) -> tuple[object, ...]:
 
 def verified(root: Path) -> list[int]:
     """Numbers of the checkpoints that look complete, once every byte of them was compared."""
-    found = place.complete(root)
+    complete = place.complete(root)
     with ShardIO(2, 1 << 20) as shard_io:
-        for number in found:
+        for number in complete:
             marker = place.read_marker(root, number)
             assert len(marker.files) == marker.ranks
-            for written in (one for files in marker.files for one in files):
+            for written in itertools.chain(*marker.files):
                 storage = PosixStorage(root, direct=False, cache="cold")
                 read_shard(storage, place.folder_name(number), written, shard_io)
-    return found
+    return complete
 
 
 def test_a_run_and_its_report(tmp_path):
@@ -51,22 +52,23 @@ def test_a_run_and_its_report(tmp_path):
     assert "2 ranks write a checkpoint of 28.1 MB in" in done.out and "Mean of the checkpoints" in done.out
     result = read_result(out)
     assert (result.kind, result.status) == ("checkpoint", "complete")
-    assert [one.direction for one in result.checkpoints] == ["write", "write", "read"]
-    for one in result.checkpoints:
-        assert one.bytes == pytest.approx(14 * 8_030_261_248 / 4000, rel=1e-4) and one.ranks == 2
-        assert one.bytes_per_second == pytest.approx(one.bytes / one.seconds)
-        assert 0 < one.fastest_seconds <= one.seconds
-        assert one.resident_share in (None, 0.0)
+    assert [checkpoint.direction for checkpoint in result.checkpoints] == ["write", "write", "read"]
+    for checkpoint in result.checkpoints:
+        assert checkpoint.bytes == pytest.approx(14 * 8_030_261_248 / 4000, rel=1e-4)
+        assert checkpoint.ranks == 2
+        assert checkpoint.bytes_per_second == pytest.approx(checkpoint.bytes / checkpoint.seconds)
+        assert 0 < checkpoint.fastest_seconds <= checkpoint.seconds
+        assert checkpoint.resident_share in (None, 0.0)
     assert not result.flags
     assert verified(data / place.FOLDER) == [0, 1]
 
 
 def test_python_runs_as_the_command_does(tmp_path):
     options = {"scale": "1/20000", "set": ["io.workers=1"], "writes": 1, "reads": 1, "pause": "0s"}
-    made = emulator.checkpoint(tmp_path, out=tmp_path / "out", ranks=2, label="mine", **options)
-    assert made.run.label == "mine"
-    assert [one.direction for one in made.run.checkpoints] == ["write", "read"]
-    assert made.run.workload["io"]["workers"] == 1 and made.run.checkpoints[0].ranks == 2
+    measured = emulator.checkpoint(tmp_path, out=tmp_path / "out", ranks=2, label="mine", **options)
+    assert measured.run.label == "mine" and measured.run.workload["io"]["workers"] == 1
+    write, read = measured.run.checkpoints
+    assert (write.direction, read.direction, write.ranks) == ("write", "read", 2)
     with pytest.raises(SpecError, match="is not empty"):
         emulator.checkpoint(tmp_path, out=tmp_path / "out", ranks=2, **options)
 
@@ -121,11 +123,11 @@ def rounds(begin, root: Path, count: int, luck: random.Random) -> None:
         within_a_write(root, old, luck.uniform(0, 0.08))
         kill(process, everything, luck)
         assert process.returncode != 0
-        found = verified(root)
-        assert len(found) >= known, "a kill never takes a complete checkpoint"
+        complete = verified(root)
+        assert len(complete) >= known, "a kill never takes a complete checkpoint"
         if not everything:  # the command survived and swept up
             assert place.unfinished(root) == [], process.stderr.read()
-        for number in found[:-2]:
+        for number in complete[:-2]:
             place.remove(root / place.folder_name(number))
 
 

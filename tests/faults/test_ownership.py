@@ -16,8 +16,9 @@ from emulator.dataset.journal import Journal
 from emulator.dataset.manifest import MANIFEST
 from emulator.dataset.owned import PLAN, Begun, look
 from emulator.errors import DatasetError, SpecError
+from emulator.files import temporary_name
 from emulator.plugins.baseline.fio import FioFolder
-from emulator.plugins.checkpoint.files import Marker, WrittenFile, begin, clean, commit, remove
+from emulator.plugins.checkpoint.files import MARKER, Marker, WrittenFile, begin, clean, commit, remove
 from emulator.plugins.kits.payload import prepare as prepare_seeds
 from emulator.plugins.recorder.job import prepare
 from emulator.record.out import ResultFolder, read_result
@@ -276,6 +277,8 @@ def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
 
 def test_checkpoints_of_others_stay(tmp_path: Path) -> None:
     ours = begin(tmp_path, 1, "0123abcd")
+    for name in ("all-mp_000-model", "1-model", MARKER):
+        put(temporary_name(ours / name))
     put(ours / "all-mp_000-model")
     put(tmp_path / "linked/all-mp_000-model")
     (tmp_path / "checkpoint-000005.7.part").symlink_to(tmp_path / "linked")
@@ -311,7 +314,8 @@ def test_a_checkpoint_with_a_file_of_another_size_stays(tmp_path: Path) -> None:
 def test_checkpoints_that_were_cut_off_at_their_first_or_last_step_go(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-000001.run.part").mkdir()
     (tmp_path / "checkpoint-000002.removed.part").mkdir()
-    assert len(clean(tmp_path)) == 2 and tree(tmp_path) == {}
+    put(tmp_path / "checkpoint-000003.run.part/owner.json", "")
+    assert len(clean(tmp_path)) == 3 and tree(tmp_path) == {}
 
 
 def test_fio_takes_no_file_of_others(tmp_path: Path) -> None:

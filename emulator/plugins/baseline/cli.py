@@ -64,32 +64,34 @@ def baseline(
       feedrate baseline /mnt/ai --quick
       feedrate baseline rados --pool ai --ceph-conf /etc/ceph/ceph.conf
     """
+    on_ceph = pool is not None or folders == [Path("rados")]
     given_depths = parse_list("--depths", depths) if depths else ()
-    most_bytes = parse_bytes(size or 0)
+    seconds, ramp_seconds, file_bytes, pool_bytes = (
+        (2.0, 0.2, 2**26, 2**28) if quick else (30.0, 5.0, 2**30, 0)
+    )
     common: dict[str, Any] = {
-        "seconds": parse_seconds(runtime or 0.0) or (2.0 if quick else 30.0),
+        "seconds": parse_seconds(runtime or 0.0) or seconds,
         "keep": keep,
+        "out": out or options.default_out("rados" if on_ceph else suite),
         "command": options.command_line(),
         "label": label,
     }
     tool: Tool
-    if pool is None and folders != [Path("rados")]:
-        tool = FioSuite(
-            suite=find_suite(suite, given_depths, jobs, quick=quick),
-            folders=tuple(folders),
-            file_bytes=most_bytes or (2**26 if quick else 2**30),
-            ramp_seconds=0.2 if quick else 5.0,
-            out=out or options.default_out(suite),
-            **common,
-        )
-    else:
+    if on_ceph:
         tool = RadosBench(
             pool=_pool(folders, pool),
             conf=ceph_conf,
             user=ceph_user,
             depths=given_depths or (16,),  # that of rados bench
-            most_bytes=most_bytes or (2**28 if quick else 0),
-            out=out or options.default_out("rados"),
+            most_bytes=parse_bytes(size or pool_bytes),
+            **common,
+        )
+    else:
+        tool = FioSuite(
+            suite=find_suite(suite, given_depths, jobs, quick=quick),
+            folders=tuple(folders),
+            file_bytes=parse_bytes(size or file_bytes),
+            ramp_seconds=ramp_seconds,
             **common,
         )
     comm = world()

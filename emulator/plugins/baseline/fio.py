@@ -142,28 +142,28 @@ def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
     """
     try:
         active = [part for part in parts if part["total_ios"]]
-        if not active:
-            return None
-        # Percentiles of clients cannot be averaged, but their histograms have equal bins.
-        histogram: Counter[int] = Counter()
-        summed_latency = count = 0.0
-        for latency in (part["lat_ns"] for part in active):
-            histogram.update({int(edge): number for edge, number in latency["bins"].items()})
-            summed_latency += latency["N"] * latency["mean"]
-            count += latency["N"]
-        return Side(
-            requests=sum(part["total_ios"] for part in active),
-            iops=sum(part["iops"] for part in active),
-            bytes_per_second=float(sum(part["bw_bytes"] for part in active)),
-            latency_mean=summed_latency / count / 1e9,
-            latency_p50=percentile(histogram, 0.5) / 1e9,
-            latency_p90=percentile(histogram, 0.9) / 1e9,
-            latency_p99=percentile(histogram, 0.99) / 1e9,
-            latency_p999=percentile(histogram, 0.999) / 1e9,
-            latency_p9999=percentile(histogram, 0.9999) / 1e9,
-        )
+        return _combined(active) if active else None
     except (KeyError, TypeError) as error:
         raise StorageError(f"fio's JSON lacks {error}", TOO_OLD) from None
+
+
+def _combined(active: Sequence[Mapping[str, Any]]) -> Side:
+    # Percentiles of clients cannot be averaged, but their histograms have equal bins.
+    histogram: Counter[int] = Counter()
+    for part in active:
+        histogram.update({int(edge): count for edge, count in part["lat_ns"]["bins"].items()})
+    summed_latency = sum(part["lat_ns"]["N"] * part["lat_ns"]["mean"] for part in active)
+    return Side(
+        requests=sum(part["total_ios"] for part in active),
+        iops=sum(part["iops"] for part in active),
+        bytes_per_second=float(sum(part["bw_bytes"] for part in active)),
+        latency_mean=summed_latency / sum(part["lat_ns"]["N"] for part in active) / 1e9,
+        latency_p50=percentile(histogram, 0.5) / 1e9,
+        latency_p90=percentile(histogram, 0.9) / 1e9,
+        latency_p99=percentile(histogram, 0.99) / 1e9,
+        latency_p999=percentile(histogram, 0.999) / 1e9,
+        latency_p9999=percentile(histogram, 0.9999) / 1e9,
+    )
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> int:

@@ -18,7 +18,8 @@ from emulator.plugins.calibrate.models import ComputeMode, DeviceKind, Request, 
 from emulator.record.out import require_output, write_output
 from emulator.units import parse_list
 
-PRECISIONS = {"cuda": ("bf16", "fp16", "tf32"), "cpu": ("fp32",)}
+PRECISIONS = {"cuda": ["bf16", "fp16", "tf32"], "cpu": ["fp32"]}
+"""Precisions to measure without --precision."""
 ENOUGH_STEPS, ENOUGH_WARMUP = 200, 20
 """Fewest steps and warm-up steps of a reliable profile."""
 
@@ -90,15 +91,18 @@ def calibrate(
 
 def _modes(precision: str | None, compiled: str | None, kind: DeviceKind) -> tuple[ComputeMode, ...]:
     """Return the ways to compute that --precision and --compile choose. Raises SpecError."""
-    names = [part.strip() for part in precision.split(",")] if precision else PRECISIONS[kind]
-    known = get_args(Precision)
-    for name in names:
-        if name not in known:
-            raise SpecError(f"--precision {name!r} is not known", "use " + ", ".join(known))
-    if "tf32" in names and kind == "cpu":
-        raise SpecError("--precision tf32 is for NVIDIA GPUs", "use fp32 or bf16 on a CPU")
     usual = "off" if kind == "cpu" else "both"
     choices = {"both": (False, True), "on": (True,), "off": (False,)}[compiled or usual]
     return tuple(
-        ComputeMode(precision=cast(Precision, name), compiled=on) for name in names for on in choices
+        ComputeMode(precision=name, compiled=on) for name in _precisions(precision, kind) for on in choices
     )
+
+
+def _precisions(precision: str | None, kind: DeviceKind) -> list[Precision]:
+    names = [part.strip() for part in precision.split(",")] if precision else PRECISIONS[kind]
+    for name in names:
+        if name not in get_args(Precision):
+            raise SpecError(f"--precision {name!r} is not known", "use " + ", ".join(get_args(Precision)))
+    if "tf32" in names and kind == "cpu":
+        raise SpecError("--precision tf32 is for NVIDIA GPUs", "use fp32 or bf16 on a CPU")
+    return cast(list[Precision], names)

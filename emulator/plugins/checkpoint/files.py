@@ -191,12 +191,17 @@ def _only_ours(path: Path) -> bool:
         return True  # its writer was killed before it wrote its name; nothing is lost
     if _OWNER in sizes and Owner.named_in(path / _OWNER) is not None:
         return all(map(_is_of_a_writer, shards))
+    written = _sizes_in_marker(path)
+    return written is not None and all(written.get(name) == sizes[name] for name in shards)
+
+
+def _sizes_in_marker(path: Path) -> dict[str, int] | None:
+    """Return the bytes of each file that a checkpoint's marker names; None if there is no valid marker."""
     try:
         marker = build(Marker, read_json(path / MARKER))
     except (SpecError, StorageError):
-        return False
-    written = {file.name: file.size for of_rank in marker.files for file in of_rank}
-    return all(written.get(name) == sizes[name] for name in shards)
+        return None
+    return {file.name: file.size for files in marker.files for file in files}
 
 
 def _is_of_a_writer(name: str) -> bool:

@@ -83,7 +83,8 @@ def tables(result: RunResult) -> tuple[Table, ...]:
 
 def _row(name: str, checkpoints: Sequence[Checkpoint]) -> tuple[Cell, ...]:
     """Return a row of arithmetic means, also of rates, as MLPerf Storage does."""
-    sampled = [share for checkpoint in checkpoints if (share := checkpoint.resident_share) is not None]
+    shares = [checkpoint.resident_share for checkpoint in checkpoints]
+    sampled = [share for share in shares if share is not None]
     # A write is complete when its marker is on disk; a read, when its slowest rank has ended.
     complete = fmean(checkpoint.seconds + checkpoint.commit_seconds for checkpoint in checkpoints)
     return (
