@@ -64,6 +64,7 @@ def baseline(
       feedrate baseline /mnt/ai --quick
       feedrate baseline rados --pool ai --ceph-conf /etc/ceph/ceph.conf
     """
+    # ./rados is a folder of that name.
     on_ceph = pool is not None or folders == [Path("rados")]
     given_depths = parse_list("--depths", depths) if depths else ()
     seconds, ramp_seconds, file_bytes, pool_bytes = (

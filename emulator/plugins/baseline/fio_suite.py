@@ -63,6 +63,7 @@ class FioSuite(Tool):
         files = self.suite.files
         if len(self.folders) > files:
             raise SpecError(f"{len(self.folders)} folders for {files} files of a client", "leave some out")
+        # Files are spread in turn, so the first folder gets the most.
         fullest = -(-files // len(self.folders)) * clients * self.file_bytes
         direct = True
         for folder in self.folders:

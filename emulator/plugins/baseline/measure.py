@@ -100,6 +100,7 @@ def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
 
     tool = agreed(comm, check)
     node = comm.node()
+    # Ranks that share a host have files of their own.
     client = socket.gethostname() + (f"-{node.rank}" if node.size > 1 else "")
     clients: list[str] = comm.allgather(client)
 
@@ -147,6 +148,7 @@ def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
             # All clients begin at once: the figures are of their load together.
             comm.barrier()
             turn_began = time.monotonic()
+            # A seed of its own: caches do not serve a turn from the data of an earlier one.
             work = partial(tool.run, turn, client, 1 + number * comm.size + comm.rank)
             texts = comm.gather(agreed(comm, work, tool.out))
             place = f"{tool.folder}/{number:03d}-{turn.name}"

@@ -35,7 +35,7 @@ def by_access(corners: Sequence[Corner]) -> dict[str, list[Corner]]:
     """Return the corners of each access pattern by name, without those of a noisy-neighbour suite."""
     by_name: dict[str, list[Corner]] = {}
     for corner in corners:
-        if not corner.beside:
+        if not corner.beside:  # those have a depth for each role, and tables of their own
             by_name.setdefault(access_of(corner), []).append(corner)
     return by_name
 
@@ -208,7 +208,7 @@ def against(training: RunResult, baseline: RunResult) -> Table:
         return Table(caption=caption, columns=columns, rows=())
     top = bytes_per_second(limit)
     trained = max(point.bytes_per_second for point in points)
-    if trained > 1.05 * top:
+    if trained > 1.05 * top:  # repeated runs differ by a few per cent
         caption += f": {tool} read less, so its figure is not the storage's limit"
     rates = [*_read_rates(baseline), *_training_rates(training)]
     demand = mean_demand(points)
@@ -262,6 +262,7 @@ def _over_depths(
     series: list[Series] = []
     for access, corners in by_access(result.baseline).items():
         if pattern in ("", corners[0].pattern):
+            # Nothing completed where a storage hung; a log axis has no 0.
             dots = [Dot(corner.depth, value(corner)) for corner in corners if value(corner) > 0]
             series.append(Series(name=access, colour=colour(len(series)), dots=dots))
     if not any(line.dots for line in series):

@@ -175,8 +175,10 @@ class _Session:
 
     def run(self) -> None:
         job, io = self.job, self.job.model.io
+        # Of this run alone, so that no storage has its bytes already.
         self._seed: int = self.world.bcast(secrets.randbits(62))
         present: list[int] = self.world.bcast(self._on_first(lambda: place.complete(job.root)))
+        # Those that earlier runs kept stay: numbers go on after them.
         first = present[-1] + 1 if present else 0
         for number in range(first, first + io.writes):
             if number > first:
@@ -201,7 +203,7 @@ class _Session:
             for shard in job.shards(world.size, world.rank):
                 key = key_of(self._seed, number, world.rank, shard.name)
                 files.append(write_shard(part, shard, key, self.io, self.direct))
-            sync_folder(part)
+            sync_folder(part)  # a file may be durable, and its name not
             return tuple(files)
 
         files, report, began = self._timed(write)
@@ -260,6 +262,7 @@ class _Session:
         self, action: Callable[[ReadStats], tuple[WrittenFile, ...]]
     ) -> tuple[tuple[WrittenFile, ...], Report, float]:
         """Run `action` on all ranks at once; return its files, its report for this rank, and its start."""
+        # All ranks begin at once, as they do when a training reaches its checkpoint.
         self.world.barrier(STEP_POLL)
         begin, cpu = time.monotonic(), time.process_time()
 
@@ -286,7 +289,7 @@ class _Session:
             return
         checkpoint = checkpoint_of(direction, number, len(set(self.hosts)), began, reports, commit_seconds)
         checkpoints = (*self.record.result.checkpoints, checkpoint)
-        resident = max(checkpoint.resident_share or 0.0 for checkpoint in checkpoints)
+        resident = max(entry.resident_share or 0.0 for entry in checkpoints)
         flag = Flag(
             name="page-cache",
             value=resident,

@@ -143,6 +143,7 @@ def commit(part: Path, number: int, marker: Marker) -> None:
 
     All files of all ranks must be durable.
     """
+    # The name says that it is complete, so it comes last.
     write_whole(part / MARKER, json.dumps(to_plain(marker, named=True)) + "\n")
     with storage_errors("cannot complete the checkpoint", part):
         (part / _OWNER).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from emulator.config.checkpoint import CheckpointModel, Shard, data_parallel, parameters, shards, total
-from emulator.files import require_room
+from emulator.files import require_folder, require_room
 from emulator.plugins.checkpoint.files import FOLDER
 from emulator.record.machine import describe_mount
 from emulator.record.out import check_out
@@ -21,8 +21,6 @@ from emulator.units import show_bytes
 
 HOST_RANKS = 8
 """Ranks of a subset: those of one host."""
-
-
 Direction = Literal["write", "read"]
 
 
@@ -70,13 +68,14 @@ class CheckpointJob:
         """Yield the plan of a run of `ranks` ranks as lines. Raises SpecError."""
         model, io, size = self.model, self.model.io, self.total(ranks)
         files = [self.shards(ranks, rank) for rank in range(ranks)]
-        sums = [sum(shard.size for shard in shards) for shards in files]
-        yield f"model:       {model.name}, {model.title}, {parameters(model.shape):,} parameters"
+        sizes = [sum(shard.size for shard in shards) for shards in files]
         part = f", ranks 0 to {ranks - 1} of {model.parallelism.ranks}" if self.subset else ""
-        yield f"ranks:       {ranks}{part}; data parallel {self.data(ranks)}, ZeRO {model.parallelism.zero}"
         scaled = "" if self.scale == 1 else f", scaled to {self.scale}"
+        yield f"model:       {model.name}, {model.title}, {parameters(model.shape):,} parameters"
+        yield f"ranks:       {ranks}{part}; data parallel {self.data(ranks)}, ZeRO {model.parallelism.zero}"
         yield f"checkpoint:  {show_bytes(size)} in {sum(map(len, files))} files{scaled}"
-        yield f"of a rank:   {show_bytes(min(sums))} to {show_bytes(max(sums))}"
+        yield f"of a rank:   {show_bytes(min(sizes))} to {show_bytes(max(sizes))}"
+        # Each stays until the run ends, to be read back.
         yield f"room needed: {show_bytes(size * io.writes)} in {self.folder} for {io.writes} checkpoints"
         yield f"then:        {io.reads} read back, cold; {io.pause:g} s after each"
 
@@ -84,8 +83,8 @@ class CheckpointJob:
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
     """Raise SpecError or StorageError if the job cannot work, before ranks start."""
     check_out(job.out, force)
-    job.total(ranks)
-    require_room(job.folder, 0, "checkpoints", "")
+    job.total(ranks)  # the ranks may not fill whole copies of the model
+    require_folder(job.folder)  # its free space is asked when leftovers are gone
 
 
 def require_room_for(job: CheckpointJob, ranks: int) -> None:
@@ -127,13 +126,15 @@ def planned(job: CheckpointJob, hosts: Sequence[str], memory: Mapping[str, int])
 
     `hosts` has the host of every rank, `memory` the bytes of each host.
     """
+    ranks = len(hosts)
     reports = [
-        Report(size=sum(shard.size for shard in job.shards(len(hosts), rank)), seconds=math.nan)
-        for rank in range(len(hosts))
+        Report(size=sum(shard.size for shard in job.shards(ranks, rank)), seconds=math.nan)
+        for rank in range(ranks)
     ]
-    made = checkpoint_of("write", 0, len(set(hosts)), math.nan, reports)
+    write = checkpoint_of("write", 0, len(set(hosts)), math.nan, reports)
+    read = replace(write, direction="read")
     io, empty = job.model.io, empty_result(job, hosts, memory, direct=False)
-    return replace(empty, checkpoints=(made,) * io.writes + (replace(made, direction="read"),) * io.reads)
+    return replace(empty, checkpoints=(write,) * io.writes + (read,) * io.reads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,9 @@ def checkpoint_of(
     throughput of a process is the size of the whole checkpoint / its duration (DLIO 2.0, statscounter.py).
     For equal ranks that is ranks x the rate of the slowest rank.
     """
-    size, pages = sum(report.size for report in reports), sum(report.pages_sampled for report in reports)
+    size = sum(report.size for report in reports)
+    pages = sum(report.pages_sampled for report in reports)
+    resident = sum(report.pages_resident for report in reports)
     slowest = max(range(len(reports)), key=lambda rank: reports[rank].seconds)
     seconds = reports[slowest].seconds
     return Checkpoint(
@@ -178,5 +181,5 @@ def checkpoint_of(
         slowest_rank=slowest,
         commit_seconds=commit_seconds,
         cpu_seconds=sum(report.cpu_seconds for report in reports),
-        resident_share=sum(report.pages_resident for report in reports) / pages if pages else None,
+        resident_share=resident / pages if pages else None,
     )
