@@ -1,6 +1,6 @@
 """Counts the emulated accelerators that this machine holds when storage costs nothing but a copy.
 
-    python benchmarks/accelerators.py FOLDER [--direct 140,180] [--torch 8,16] [--out FILE]
+    python benchmarks/accelerators.py FOLDER [--direct 140,180] [--out FILE]
 
 One NVIDIA A100 at 1/16 of the sample size: 7 samples of 9.2 MB (image and label) every 0.636 s, 101 MB/s,
 warm in the page cache. Each count is `feedrate run` as a user starts it: mpirun, a barrier after each step,
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from emulator.dataset.manifest import read_manifest
 from emulator.record.out import read_result
 
 SCALE, BATCH = 16, 7
-LOADERS = ("direct", "torch")
 EDGE = 48  # of 128 voxels at 1/16 of the volume 51 would be left
 RECIPE = f"""name = "kits19-16th"
 title = "KiTS19's sizes / {SCALE}"
@@ -56,41 +55,28 @@ aspect_sigma = 0.31
 
 
 def main() -> None:
-    options = _options()
-    counts = {kind: _counts(getattr(options, kind)) for kind in LOADERS}
-    files = _files(options.folder, BATCH * max((n for some in counts.values() for n in some), default=32))
-    files.warm()
-    head = (
-        f"{len(files.paths)} files of {sum(files.sizes) / len(files.paths) / 1e6:.2f} MB; "
-        f"{options.steps} steps.\n{machine()}"
-    )
-    publish("Accelerators on one machine", head, _table(options, files, counts), options.out)
-
-
-def _table(options: argparse.Namespace, files: Files, counts: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Yield the lines of the table as they are measured."""
-    columns = ("loader", "ranks", "AU", "GB/s", "plain", "CPU-s/GB", "start s", "PSS MB")
-    yield table_line(*columns)
-    yield "|---" * len(columns) + "|"
-    for _ in range(options.repeats):
-        for kind, some in counts.items():
-            for ranks in some:
-                yield _run(options, files, kind, ranks)
-
-
-def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--direct", default="64,96,112,128", help="counts of the direct loader, or none")
-    parser.add_argument("--torch", default="none", help="counts of the torch loader, or none")
+    parser.add_argument("--direct", default="64,96,112,128", help="counts of ranks with the direct loader")
     parser.add_argument("--steps", type=int, default=30, help="steps of a rank")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
-    return parser.parse_args()
+    options = parser.parse_args()
+    counts = [int(word) for word in options.direct.split(",")]
+    files = _files(options.folder, BATCH * max(counts))
+    files.warm()
+    mean = sum(files.sizes) / len(files.paths) / 1e6
+    head = f"{len(files.paths)} files of {mean:.2f} MB; {options.steps} steps.\n{machine()}"
+    publish("Accelerators on one machine", head, _table(options, files, counts), options.out)
 
 
-def _counts(text: str) -> list[int]:
-    return [] if text == "none" else [int(word) for word in text.split(",")]
+def _table(options: argparse.Namespace, files: Files, counts: list[int]) -> Iterator[str]:
+    """Yield the lines of the table as they are measured."""
+    columns = ("ranks", "AU", "GB/s", "plain", "CPU-s/GB", "start s", "PSS MB")
+    yield table_line(*columns)
+    yield "|---" * len(columns) + "|"
+    for ranks in counts * options.repeats:
+        yield _run(options, files, ranks)
 
 
 def _files(folder: Path, least: int) -> Files:
@@ -123,13 +109,13 @@ def _plain(files: Files) -> float:
     return sum(files.sizes) / 1e9 / (time.perf_counter() - begin)
 
 
-def _run(options: argparse.Namespace, files: Files, kind: str, ranks: int) -> str:
+def _run(options: argparse.Namespace, files: Files, ranks: int) -> str:
     """The row of one count."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name, "out")
         command = feedrate(
             *("run", options.folder, "--workload", "unet3d-a100", "--mismatched-dataset"),
-            *("-n", ranks, "--loader", kind, "--cache", "warm", "--steps", options.steps, "--out", out),
+            *("-n", ranks, "--loader", "direct", "--cache", "warm", "--steps", options.steps, "--out", out),
             # Of a dataset this small an epoch is a step or two: accelerators would wait at each border.
             *("--set", f"loader.crop={[EDGE] * 3}", "--set", "loader.refill=never"),
         )
@@ -141,7 +127,7 @@ def _run(options: argparse.Namespace, files: Files, kind: str, ranks: int) -> st
         (point,) = read_result(out).points
     spent = point.hosts[0].cpu_seconds
     return table_line(
-        kind, str(ranks), f"{100 * point.au:.1f} %", f"{point.bytes_per_second / 1e9:.2f}",
+        str(ranks), f"{100 * point.au:.1f} %", f"{point.bytes_per_second / 1e9:.2f}",
         ", ".join(f"{rate:.1f}" for rate in plain), f"{spent / point.bytes * 1e9:.3f}",
         f"{seconds - point.seconds:.1f}", f"{peak / ranks / 1e6:.0f}",
     )  # fmt: skip

@@ -6,8 +6,7 @@ FOLDER gets a dataset and the results; a folder in memory is best, since what is
 programs agree. `benchmarks/plain_training.py` is the training; feedrate runs with its default loader. Cases
 called `cold` are for a FOLDER on the storage in question: make test-latency has them on devices of known
 latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in parentheses. AU is
-nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf Storage defines it,
-and over all steps.
+nominal compute / time, mean over ranks, without the first step of each epoch, as MLPerf Storage defines it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import numpy as np
 from processes import evict, feedrate, machine, publish, table_line
 
 from emulator.analysis.throughput import durations
-from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 HERE = Path(__file__).parent
@@ -65,20 +63,11 @@ CASES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """AU of a run, in per cent."""
-
-    steady: float
-    every: float
-
-
-def shares(epoch: np.ndarray, step: np.ndarray, seconds: np.ndarray, step_seconds: float) -> Shares:
-    """AU of ranks whose steps took `seconds`, shape (ranks, steps)."""
+def utilisation(step: np.ndarray, seconds: np.ndarray, step_seconds: float) -> float:
+    """AU in per cent of ranks whose steps took `seconds`, shape (ranks, steps), without first steps."""
     later = step > 0
-    steady = [step_seconds * kept.sum() / own[kept].sum() for own, kept in zip(seconds, later, strict=True)]
-    every = step_seconds * seconds.shape[1] / seconds.sum(axis=1)
-    return Shares(steady=100 * float(np.mean(steady)), every=100 * float(np.mean(every)))
+    shares = [step_seconds * kept.sum() / own[kept].sum() for own, kept in zip(seconds, later, strict=True)]
+    return 100 * float(np.mean(shares))
 
 
 def dataset(case: Case, folder: Path) -> Path:
@@ -86,8 +75,8 @@ def dataset(case: Case, folder: Path) -> Path:
     return folder / f"data/{case.form}-{FILES}"
 
 
-def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
-    """The plain training."""
+def trained(case: Case, folder: Path, paths: list[Path]) -> float:
+    """AU of the plain training."""
     meet = folder / "meet"
     meet.unlink(missing_ok=True)
     if case.cold:
@@ -102,12 +91,12 @@ def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
         command = [sys.executable, str(HERE / "plain_training.py"), json.dumps(request)]
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     said = np.array([json.loads(rank.communicate(timeout=600)[0]) for rank in ranks])
-    epoch, step, begin, _, end = np.moveaxis(said, 2, 0)
-    return shares(epoch, step, end - begin, case.step_seconds)
+    _, step, begin, _, end = np.moveaxis(said, 2, 0)
+    return utilisation(step, end - begin, case.step_seconds)
 
 
-def emulated(case: Case, folder: Path) -> tuple[Shares, str]:
-    """AU by feedrate, and what bounds it."""
+def emulated(case: Case, folder: Path) -> float:
+    """AU by feedrate."""
     out = folder / "result"
     shutil.rmtree(out, ignore_errors=True)
     settings = {
@@ -123,10 +112,8 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, str]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         sys.exit(done.stderr)
-    (point,) = read_result(out).points
     log = np.sort(read_steps(out), order=("rank", "epoch", "step")).reshape(case.ranks, case.steps)
-    bound = point.bound.kind if point.bound else ""
-    return shares(log["epoch"], log["step"], durations(log), case.step_seconds), bound
+    return utilisation(log["step"], durations(log), case.step_seconds)
 
 
 def prepare(folder: Path, cases: Sequence[Case]) -> None:
@@ -156,27 +143,15 @@ def main() -> None:
 
 def table(options: argparse.Namespace, folder: Path, cases: Sequence[Case]) -> Iterator[str]:
     """Yield the lines of the table as they are measured."""
-    columns = (
-        "case", "training", "feedrate", "difference", "training, all steps", "feedrate, all steps",
-        "bound by",
-    )  # fmt: skip
+    columns = ("case", "training", "feedrate", "difference")
     yield table_line(*columns)
     yield "|---" * len(columns) + "|"
     for case in cases:
         paths = sorted(dataset(case, folder).rglob("sample_*"))
-        turns: list[tuple[float, ...]] = []
-        bounds = []
-        for _ in range(options.rounds):
-            real = trained(case, folder, paths)
-            ours, bound = emulated(case, folder)
-            turns.append((real.steady, ours.steady, real.every, ours.every))
-            bounds.append(bound)
-        training, own, *others = zip(*turns, strict=True)
+        turns = [(trained(case, folder, paths), emulated(case, folder)) for _ in range(options.rounds)]
+        training, own = zip(*turns, strict=True)
         difference = f"{np.median(own) - np.median(training):+.1f}"
-        yield table_line(
-            case.name, middle(training), middle(own), difference, *map(middle, others),
-            ", ".join(dict.fromkeys(bounds)),
-        )  # fmt: skip
+        yield table_line(case.name, middle(training), middle(own), difference)
 
 
 def middle(figures: Sequence[float]) -> str:

@@ -27,8 +27,6 @@ class Curve:
     name: str
     efficiency: Floats
     limit: float
-    saturation: float
-    """Largest throughput that the curve reaches, in units of one process's demand."""
 
     def at(self, ranks: int) -> float:
         return float(self.efficiency[ranks - 1])
@@ -42,7 +40,7 @@ class Curve:
         if last + 1 == len(self.efficiency):
             return math.inf
         between = np.geomspace(last + 1, last + 2, 2000)
-        if self.name in WHOLE_COUNTS:
+        if self.name == "mva":  # a recursion over 1, 2, ... processes
             ends = np.log([last + 1, last + 2])
             efficiency = np.exp(np.interp(np.log(between), ends, np.log(self.efficiency[last : last + 2])))
         else:
@@ -148,16 +146,11 @@ HELD_OUT: dict[str, Form] = {
 EVERY = SMOOTH | BROKEN | HELD_OUT
 
 
-WHOLE_COUNTS = frozenset({"mva"})
-"""Forms that are recursions over 1, 2, ... processes."""
-
-
 @cache
 def curve(name: str, limit: float, most: int = 4096) -> Curve:
     """The curve of a name at 1 ... `most` processes."""
     far = np.arange(1, max(most, math.ceil(8 * limit)) + 1, dtype=np.float64)
-    efficiency = EVERY[name](far, limit)
-    return Curve(name, efficiency, limit, float((far * efficiency).max()))
+    return Curve(name, EVERY[name](far, limit), limit)
 
 
 LIMITS = (20.0, 1200.0)

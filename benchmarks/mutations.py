@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,43 +34,38 @@ def source_of(node: ast.expr) -> str:
     return f"({ast.unparse(node)})"
 
 
-def mutant_of(node: ast.AST) -> tuple[ast.expr, str, str] | None:
-    """The expression that is replaced, its new source, and the kind of the mutation."""
+def mutant_of(node: ast.AST) -> tuple[ast.expr, str] | None:
+    """The expression that is replaced, and its new source."""
     match node:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return node, f"({source_of(left)} {OPERATORS[type(op)]} {source_of(right)})", "operator"
+            return node, f"({source_of(left)} {OPERATORS[type(op)]} {source_of(right)})"
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
-            return node, f"({source_of(left)} {OPERATORS[type(op)]} {source_of(right)})", "operator"
+            return node, f"({source_of(left)} {OPERATORS[type(op)]} {source_of(right)})"
         case ast.BoolOp(op=op, values=values):
-            return node, "(" + f" {OPERATORS[type(op)]} ".join(map(source_of, values)) + ")", "operator"
+            return node, "(" + f" {OPERATORS[type(op)]} ".join(map(source_of, values)) + ")"
         case ast.Constant(value=bool(value)):
-            return node, str(not value), "constant"
+            return node, str(not value)
         case ast.Constant(value=int(value) | float(value)):
-            return node, f"({value!r} + 1)", "constant"
+            return node, f"({value!r} + 1)"
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-            return test, f"(not {source_of(test)})", "condition"
+            return test, f"(not {source_of(test)})"
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
-            return value, "None", "return"
+            return value, "None"
     return None
 
 
-def mutants(path: Path) -> list[tuple[int, str, str, ast.expr]]:
-    """Line, kind, new source and replaced expression of all mutations of a file, but for annotations."""
+def mutants(path: Path) -> list[tuple[ast.expr, str]]:
+    """Replaced expression and new source of all mutations of a file, but for annotations."""
     tree = ast.parse(path.read_text())
     skipped = set()
     for node in ast.walk(tree):
-        for name in ("annotation", "returns"):
-            part = getattr(node, name, None)
-            if isinstance(part, ast.AST):
-                skipped |= set(map(id, ast.walk(part)))
+        parts = [getattr(node, name, None) for name in ("annotation", "returns")]
         if isinstance(node, ast.JoinedStr):
-            skipped |= set(map(id, ast.walk(node)))
-    found = []
-    for node in ast.walk(tree):
-        if id(node) not in skipped and (mutant := mutant_of(node)):
-            replaced, new, kind = mutant
-            found.append((replaced.lineno, kind, new, replaced))
-    return found
+            parts.append(node)
+        for part in filter(None, parts):
+            skipped |= set(map(id, ast.walk(part)))
+    nodes = [node for node in ast.walk(tree) if id(node) not in skipped]
+    return [mutant for node in nodes if (mutant := mutant_of(node))]
 
 
 def replaced_source(text: str, node: ast.expr, new: str) -> str:
@@ -128,15 +122,14 @@ def main() -> None:
             (path, *mutant)
             for path in core
             for mutant in mutants(path)
-            if (str(path.relative_to(tree)), mutant[0]) in lines
+            if (str(path.relative_to(tree)), mutant[0].lineno) in lines
         ]
         drawn = random.Random(given.seed).sample(sites, given.mutants)  # noqa: S311
-        killed: Counter[str] = Counter()
-        drawn_of: Counter[str] = Counter()
+        killed = 0
         environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-        for path, line, kind, new, node in drawn:
+        for path, node, new in drawn:
             name = str(path.relative_to(tree))
-            tests = lines[name, line]
+            tests = lines[name, node.lineno]
             step = max(1, len(tests) // given.most_tests)
             before = path.read_text()
             path.write_text(replaced_source(before, node, new))
@@ -145,17 +138,14 @@ def main() -> None:
                 ended = subprocess.run(
                     words, cwd=tree, env=environment, capture_output=True, timeout=SECONDS, check=False
                 )
-                dead = ended.returncode != 0
+                survived = ended.returncode == 0
             except subprocess.TimeoutExpired:
-                dead = True
+                survived = False
             path.write_text(before)
-            drawn_of[kind] += 1
-            killed[kind] += dead
-            if not dead:
-                print(f"survived: {name}:{line}: {ast.unparse(node)} -> {new}", flush=True)
-    for kind, count in sorted(drawn_of.items()):
-        print(f"{kind}: {killed[kind]} of {count} killed")
-    print(f"all: {killed.total()} of {drawn_of.total()} killed, {len(sites)} sites, seed {given.seed}")
+            killed += not survived
+            if survived:
+                print(f"survived: {name}:{node.lineno}: {ast.unparse(node)} -> {new}", flush=True)
+    print(f"{killed} of {len(drawn)} killed, {len(sites)} sites, seed {given.seed}")
 
 
 if __name__ == "__main__":

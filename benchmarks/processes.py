@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -39,11 +38,7 @@ class Files:
 
     @classmethod
     def of(cls, manifest: Manifest, folder: Path) -> Files:
-        return cls(folder, tuple(folder / one for one in manifest.names), tuple(manifest.sizes[:].tolist()))
-
-    def evict(self) -> None:
-        """Push the files out of the page cache."""
-        evict(self.paths)
+        return cls(folder, tuple(folder / name for name in manifest.names), tuple(manifest.sizes[:].tolist()))
 
     def warm(self) -> None:
         """Read the files into the page cache."""
@@ -65,12 +60,6 @@ def read_in(paths: Iterable[Path]) -> None:
         with path.open("rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass
-
-
-def cpu_of_children() -> float:
-    """User + system seconds of the processes that this one has waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def peak_pss(command: Sequence[str], env: Mapping[str, str], period: float) -> int:

@@ -1,6 +1,6 @@
 """How fast the direct loader reads, beside fio and a plain Python loop, on the same files, in turns.
 
-    python benchmarks/read_path.py FOLDER [--cases 24kB,parts] [--turns 5] [--before PYTHON] [--out FILE]
+    python benchmarks/read_path.py FOLDER [--cases 24kB,4kB] [--turns 5] [--before PYTHON] [--out FILE]
 
 Makes the datasets of the cases in FOLDER. One rank; every contestant reads all files of a case once a turn in
 shuffled order, at its faster queue depth of a first round. CPU is user + system time: fio's as
@@ -38,7 +38,6 @@ RECIPE = """name = "same"
 title = "files of one size"
 format = "bytes"
 payload = "incompressible"
-samples_per_file = {samples}
 
 [size]
 distribution = "fixed"
@@ -53,10 +52,8 @@ class Case:
 
     name: str
     bytes: int
-    """Bytes of a sample: whole blocks, because fio reads nothing else with O_DIRECT."""
+    """Bytes of a file, which is a sample: whole blocks, because fio reads nothing else with O_DIRECT."""
     files: int
-    samples: int = 1
-    """Samples of a file."""
     direct: bool = True
     depths: tuple[int, ...] = (4, 64)
 
@@ -66,8 +63,6 @@ CASES = (
     Case("24kB", 24_576, 30_000),
     Case("115kB", 114_688, 10_000),
     Case("323kB", 323_584, 4_000),
-    Case("parts", 24_576, 24, samples=2000),
-    Case("large", 64 * 2**20, 24, depths=(4,)),
     Case("cached", 24_576, 30_000, direct=False, depths=(1,)),
 )
 
@@ -87,21 +82,16 @@ Contestant = Callable[[int], Turn]
 
 
 def batch_of(case: Case) -> int:
-    return min(BATCH, max(4, case.files * case.samples // 16))
+    return min(BATCH, max(4, case.files // 16))
 
 
 def read_once(case: Case, folder: Path, depth: int) -> Turn:
     """Read the dataset with the direct loader, after a few batches that start it."""
     samples, size = read_manifest(folder), batch_of(case)
     spec = replace(load_workload("unet3d-a100").loader, batch_size=size, workers=depth, prefetch=8)
-    refilled = (
-        {"refill": "never"} if hasattr(spec, "refill") else {}
-    )  # another feedrate may have it elsewhere
-    spec, access = replace(spec, **refilled), AccessSpec()
+    spec, access = replace(spec, refill="never"), AccessSpec()
     storage = PosixStorage(folder, direct=case.direct, cache="cold" if case.direct else "warm")
-    plan = EpochPlan(
-        samples=samples.samples, ranks=1, batch_size=size, samples_per_file=case.samples, access=access
-    )
+    plan = EpochPlan(samples=samples.samples, ranks=1, batch_size=size, access=access)
     with closing(make_loader("direct", spec, storage, samples, access=access)) as loader:
         batches = iter(loader.read(RankPlan(plan=plan, seed=0, epochs=2).portions(0)))
         for _ in range(4):
@@ -127,16 +117,15 @@ def by_loop(case: Case, files: Files) -> Contestant:
     flags = os.O_RDONLY | os.O_DIRECT * case.direct
 
     def read_some(paths: Sequence[Path]) -> None:
-        buffer = aligned_buffer(min(case.bytes, 4 << 20))
+        buffer = aligned_buffer(case.bytes)
         for path in paths:
             fd = os.open(path, flags)
-            for at in range(0, case.bytes * case.samples, len(buffer)):
-                os.preadv(fd, (buffer,), at)
+            os.preadv(fd, (buffer,), 0)
             os.close(fd)
 
     def read(depth: int) -> Turn:
         threads = [threading.Thread(target=read_some, args=(files.paths[n::depth],)) for n in range(depth)]
-        begin, cpu, count = time.monotonic(), time.process_time(), case.files * case.samples
+        begin, cpu, count = time.monotonic(), time.process_time(), case.files
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -159,15 +148,12 @@ def by_fio(case: Case, folder: Path, files: Files, engine: str) -> Contestant:
                 if not link.exists():
                     links.mkdir(exist_ok=True)
                     link.hardlink_to(files.paths[job * each + number])
-        block = min(case.bytes, 4 << 20)
         lines = [
             "[global]", f"ioengine={engine}", f"direct={int(case.direct)}", "thread=1", "invalidate=0",
-            "iomem_align=2m", f"bs={block}", f"iodepth={1 if engine == 'psync' else depth // jobs}",
+            "iomem_align=2m", f"bs={case.bytes}", f"iodepth={1 if engine == 'psync' else depth // jobs}",
             f"filename_format={jobs}.$jobnum.$filenum", f"nrfiles={each}", f"openfiles={2 * depth}",
-            "allow_file_create=0", f"filesize={case.bytes * case.samples}", f"numjobs={jobs}",
-            "file_service_type=sequential" if case.samples == 1 else "file_service_type=random",
-            "rw=read" if case.samples == 1 else "rw=randread", "norandommap=1",
-            f"io_size={each * case.bytes * case.samples}", "[job]",
+            "allow_file_create=0", f"filesize={case.bytes}", f"numjobs={jobs}",
+            "file_service_type=sequential", "rw=read", f"io_size={each * case.bytes}", "[job]",
         ]  # fmt: skip
         environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
         with tempfile.NamedTemporaryFile("w", suffix=".fio") as job_file:
@@ -177,10 +163,12 @@ def by_fio(case: Case, folder: Path, files: Files, engine: str) -> Contestant:
             done = subprocess.run(
                 command, check=True, stdout=subprocess.PIPE, text=True, cwd=links, env=environment
             )
-        told = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
-        count = sum(job["read"]["io_bytes"] for job in told) / case.bytes
-        cpu = sum((job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000 for job in told)
-        return Turn(count / max(job["read"]["runtime"] for job in told) * 1000, cpu / count * 1e6)
+        groups = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
+        count = sum(group["read"]["io_bytes"] for group in groups) / case.bytes
+        cpu = sum(
+            (group["usr_cpu"] + group["sys_cpu"]) / 100 * group["job_runtime"] / 1000 for group in groups
+        )
+        return Turn(count / max(group["read"]["runtime"] for group in groups) * 1000, cpu / count * 1e6)
 
     return read
 
@@ -197,7 +185,7 @@ def contestants(case: Case, folder: Path, manifest: Manifest, before: str) -> di
     }
     found["Python loop"] = by_loop(case, files)
     for engine, name in (("io_uring", "io_uring"), ("threads", "C threads"), ("python", "Python")):
-        if engine != "io_uring" or (case.direct and case.bytes <= 2**20):
+        if engine != "io_uring" or case.direct:
             found[f"feedrate, {name}"] = by_feedrate(case, folder, engine, sys.executable)
     if before:
         found["feedrate before"] = by_feedrate(case, folder, "", before)
@@ -232,7 +220,7 @@ def _made(case: Case, place: Path) -> tuple[Path, Manifest]:
     if not (folder / "manifest.json").exists():
         recipe = place / "recipe.toml"
         place.mkdir(exist_ok=True)
-        recipe.write_text(RECIPE.format(bytes=case.bytes, samples=case.samples))
+        recipe.write_text(RECIPE.format(bytes=case.bytes))
         words = feedrate("generate", folder, "--recipe", recipe, "--files", case.files)
         subprocess.run(words, check=True, stdout=sys.stderr)
     return folder, read_manifest(folder)

@@ -14,6 +14,7 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +67,24 @@ def main() -> None:
         trainer = real.Trainer(model, device, mode)
         batch = real.made_up_batch(model, spec.batch_size)
         real.time_steps(trainer, batch, 1, given.warmup)
-        pairs = Pairs(spec, files, opened.manifest, trainer, given.steps)
         rounds = []
         for number in range(given.rounds):
             times = real.time_steps(trainer, batch, given.steps, 1)
             emulated = replayed(spec.batch_size, times, real.copy_seconds(trainer, batch))
-            rounds.append(pairs.round(number, emulated))
+            clock = MonotonicClock()
+            accelerators = [RealAccelerator(trainer, clock), Accelerator(endless(emulated, number, 0), clock)]
+            # In turns, because the storage may give more to the first or to the second.
+            order = accelerators[::-1] if number % 2 else accelerators
+            job = partial(trained, number, spec, files, opened.manifest, given.steps)
+            measured = {accelerator: job(accelerator) for accelerator in order}
+            rounds.append(
+                Round(emulated.step_seconds, *(measured[accelerator] for accelerator in accelerators))
+            )
             print(rounds[-1].line(number), flush=True)
     print("\n".join(["", *summary_lines(rounds)]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Round:
     """One real and one emulated training."""
 
@@ -106,42 +114,29 @@ def replayed(batch_size: int, times: Sequence[float], copy_seconds: float) -> Ac
     )
 
 
-class Pairs:
-    """Trains for some steps on a real and on an emulated accelerator, alternately."""
-
-    def __init__(
-        self, spec: LoaderSpec, storage: Storage, manifest: Manifest, trainer: real.Trainer, steps: int
-    ) -> None:
-        self._spec, self._storage, self._manifest = spec, storage, manifest
-        self._trainer, self._steps = trainer, steps
-
-    def round(self, number: int, spec: AcceleratorSpec) -> Round:
-        """Train once on each, the emulated one with the step times of `spec` and first in odd rounds."""
-        clock = MonotonicClock()
-        accelerators: dict[str, RealAccelerator | Accelerator] = {
-            "real": RealAccelerator(self._trainer, clock),
-            "emulated": Accelerator(endless(spec, number, 0), clock),
-        }
-        order = ("emulated", "real") if number % 2 else ("real", "emulated")
-        measured = {name: self._train(accelerators[name], number) for name in order}
-        return Round(step_seconds=spec.step_seconds, **measured)
-
-    def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
-        """Train for some steps; the number of the round is the seed of order and crops."""
-        threads = torch.get_num_threads()
-        loader: Any = make_loader("torch", self._spec, self._storage, self._manifest, seed=number)
-        torch.set_num_threads(threads)  # the loader has set it to one
-        try:
-            if isinstance(accelerator, RealAccelerator):
-                hand_over(loader, accelerator.receive)
-            plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
-            plan.require_a_step()
-            log = StepLog(0, 0)
-            rank_plan = RankPlan(plan=plan, steps=self._steps + 1, seed=number)
-            train(rank_plan, loader, accelerator.compute, log, MonotonicClock(), as_training=True)
-            return throughput(log.rows(1))
-        finally:
-            loader.close()
+def trained(
+    number: int,
+    spec: LoaderSpec,
+    storage: Storage,
+    manifest: Manifest,
+    steps: int,
+    accelerator: RealAccelerator | Accelerator,
+) -> Throughput:
+    """Train for some steps; the number of the round is the seed of order and crops."""
+    threads = torch.get_num_threads()
+    loader: Any = make_loader("torch", spec, storage, manifest, seed=number)
+    torch.set_num_threads(threads)  # the loader has set it to one
+    try:
+        if isinstance(accelerator, RealAccelerator):
+            hand_over(loader, accelerator.receive)
+        plan = EpochPlan(samples=manifest.samples, ranks=1, batch_size=spec.batch_size)
+        plan.require_a_step()
+        log = StepLog(0, 0)
+        rank_plan = RankPlan(plan=plan, steps=steps + 1, seed=number)
+        train(rank_plan, loader, accelerator.compute, log, MonotonicClock(), as_training=True)
+        return throughput(log.rows(1))
+    finally:
+        loader.close()
 
 
 def hand_over(loader: Any, take: Callable[[Any], None]) -> None:
