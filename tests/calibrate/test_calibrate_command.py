@@ -54,7 +54,7 @@ def test_a_run_replays_it(measured, tiny, tmp_path):
     drawn = read_steps(tmp_path / "out")["compute"]
     times = load_profile(path).variants[0].timing(4).quantiles
     assert len(set(drawn)) > 1
-    assert all(min(abs(one - time) for time in times) < 1e-9 for one in drawn)
+    assert all(min(abs(seconds - time) for time in times) < 1e-9 for seconds in drawn)
 
 
 def test_a_profile_is_not_overwritten(measured):

@@ -91,14 +91,6 @@ def test_an_answer_is_understood(nvml, name):
     assert library.asked == [name.encode()]
 
 
-@pytest.mark.parametrize("name", ["1", "MIG-7"])
-def test_a_gpu_that_nvml_does_not_know_has_no_samples(nvml, name):
-    nvml(**ANSWERS)
-    with GpuWatch(name, period=0.01) as watch:
-        time.sleep(0.05)
-    assert watch.samples == [] and watch.require_unthrottled() == "unknown"
-
-
 def test_what_is_not_answered_is_left_out(nvml):
     nvml(**{**ANSWERS, "PowerUsage": -NOT_SUPPORTED, "CurrentClocksEventReasons": -NOT_SUPPORTED})
     watch = sampled()
@@ -123,14 +115,17 @@ def test_a_throttled_gpu_is_refused(nvml, mask, name):
         sampled().require_unthrottled()
 
 
-@pytest.mark.parametrize("missing", ["package", "driver", "gpu"])
-def test_without_nvml_or_on_a_cpu_throttling_is_unknown(monkeypatch, missing):
+@pytest.mark.parametrize(
+    ("missing", "gpu"), [("package", "0"), ("driver", "0"), ("gpu", None), ("gpu", "1"), ("gpu", "MIG-7")]
+)
+def test_without_nvml_or_a_gpu_that_it_knows_throttling_is_unknown(nvml, monkeypatch, missing, gpu):
+    nvml(**ANSWERS)
     if missing == "package":
         monkeypatch.setitem(sys.modules, "pynvml", None)
-    else:
+    elif missing == "driver":
         monkeypatch.setattr(pynvml, "nvmlLib", None)
         monkeypatch.setattr(pynvml, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
-    with GpuWatch(None if missing == "gpu" else "0") as watch:
-        pass
+    with GpuWatch(gpu, period=0.01) as watch:
+        time.sleep(0.02)
     assert watch.require_unthrottled() == "unknown"
-    assert watch.span("sm_clock_mhz") is None
+    assert watch.samples == [] and watch.span("sm_clock_mhz") is None

@@ -23,7 +23,7 @@ def test_the_reference_network_has_its_shape_and_its_weights():
         network = Unet3D(MODELS["unet3d"].filters)
         scores = network(torch.empty(1, 1, 128, 128, 128))
     assert scores.shape == (1, 3, 128, 128, 128)
-    assert sum(one.numel() for one in network.parameters()) == reference_weights()
+    assert sum(weights.numel() for weights in network.parameters()) == reference_weights()
 
 
 def reference_weights() -> int:

@@ -208,11 +208,11 @@ def test_rados_bench_is_kept_whole_and_shown(cluster: Path, tmp_path: Path) -> N
     assert (result.kind, result.status, len(result.baseline)) == ("baseline", "complete", 6)
     for corner in result.baseline:
         (file,) = corner.files
-        told = json.loads((out / file).read_text())
+        printed = json.loads((out / file).read_text())
         side = corner.read or corner.write
         assert side is not None
-        assert side.bytes_per_second == pytest.approx(float(told["bandwidth"]) * 2**20, rel=1e-4)
-        assert side.latency_mean == float(told["average_latency"])
+        assert side.bytes_per_second == pytest.approx(float(printed["bandwidth"]) * 2**20, rel=1e-4)
+        assert side.latency_mean == pytest.approx(float(printed["average_latency"]))
         assert (out / file).with_suffix(".command").read_text().split()[0].endswith("rados")
     assert "rados bench reads up to" in done.out
     assert "4 MiB random read" in good("report", out).out
@@ -228,10 +228,10 @@ def test_two_clients_write_objects_of_their_own_and_add_up(cluster: Path, tmp_pa
     assert done.status == 0, done.err
     for corner in read_result(out).baseline:
         assert corner.clients == len(corner.files) == 2
-        told = [json.loads((out / file).read_text()) for file in corner.files]
+        printed = [json.loads((out / file).read_text()) for file in corner.files]
         side = corner.read or corner.write
         assert side is not None
-        both = sum(float(one["bandwidth"]) for one in told) * 2**20
+        both = sum(float(client["bandwidth"]) for client in printed) * 2**20
         assert side.bytes_per_second == pytest.approx(both, rel=1e-4)
 
 

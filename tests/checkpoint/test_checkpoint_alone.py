@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from emulator.config.checkpoint import load_checkpoint_model
-from emulator.errors import FeedrateError, SpecError
+from emulator.errors import FeedrateError
 from emulator.launch.comm import Comm
 from emulator.plugins.checkpoint import files as place
-from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure, sweep_up
 from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.record.result import RunResult
@@ -25,8 +24,8 @@ from emulator.sweep.summary import recovered
 @pytest.fixture
 def job(tmp_path) -> CheckpointJob:
     (tmp_path / "data").mkdir()
-    choices = Choices(writes=1, reads=1, pause="0s", scale="1/50000")
-    return choices.job(tmp_path / "data", tmp_path / "out")
+    scale = Fraction(1, 50_000)
+    return CheckpointJob(folder=tmp_path / "data", model=model(1, 1), scale=scale, out=tmp_path / "out")
 
 
 def model(writes: int, reads: int, name: str = "llama3-8b"):
@@ -129,12 +128,6 @@ def test_more_than_fits_is_refused_before_anything_is_written(job, capsys):
     assert list(job.folder.iterdir()) == [] and not job.out.exists()
 
 
-def test_object_stores_are_refused_in_one_line(tmp_path):
-    for place_name in ("rados://pool/x", "s3://bucket/x"):
-        with pytest.raises(SpecError, match="checkpoints are files, not objects"):
-            Choices().job(Path(place_name), tmp_path)
-
-
 def test_leftovers_are_swept_up_and_said(job, capsys):
     run(replace(job, keep=True))
     place.begin(job.root, 9, "x")
@@ -151,6 +144,7 @@ def test_leftovers_are_swept_up_and_said(job, capsys):
     [
         ({"model": model(1, 1, "llama3-70b")}, "a copy of llama3-70b takes 8 ranks"),
         ({"folder": Path("/nowhere/at/all")}, "there is no folder /nowhere/at/all"),
+        ({"folder": Path("rados://pool/x")}, "checkpoints are files, not objects of rados://"),
     ],
 )
 def test_what_cannot_be_is_seen_before_anything_is_written(job, changes, said):

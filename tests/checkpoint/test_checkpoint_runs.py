@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import psutil
@@ -15,12 +16,13 @@ import pytest
 from command import feedrate, in_namespace, outlive, ranks_of, started, unless_ended
 
 import emulator
+from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import SpecError
 from emulator.launch.comm import Comm
 from emulator.plugins.checkpoint import files as place
-from emulator.plugins.checkpoint.cli import Choices
 from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.files import ShardIO, read_shard
+from emulator.plugins.checkpoint.job import CheckpointJob
 from emulator.record.out import read_result
 from emulator.storage.posix import PosixStorage
 
@@ -136,8 +138,9 @@ def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(run, tmp_path, 
     rounds(run, root, 1, random.Random())
     before = len(verified(root))
     place.begin(root, 999998, "dead")  # whatever the kill above left, and this
-    choices = Choices(writes=1, reads=1, pause="0s", scale="1/99999")
-    job = choices.job(tmp_path / "data", tmp_path / "next")
+    model = load_checkpoint_model("llama3-8b", ["io.writes=1", "io.reads=1", "io.pause=0s"])
+    scale = Fraction(1, 99_999)
+    job = CheckpointJob(folder=tmp_path / "data", model=model, scale=scale, out=tmp_path / "next")
     measure(job, Comm())
     said = capsys.readouterr().out.splitlines()
     assert "removed checkpoint-999998.dead.part, which a run that died had left" in said

@@ -36,8 +36,8 @@ def test_a_checkpoint_takes_the_time_that_its_bytes_take(device, tmp_path):
         "checkpoint", device.data.parent, "-m", "llama3-8b", "-n", "2", "--scale", "1/300", "--writes", "3",
         "--reads", "2", "--pause", "1s", "--out", tmp_path / "out",
     )  # fmt: skip
-    found = read_result(tmp_path / "out").checkpoints
-    print([f"{one.direction} {one.bytes_per_second / CAP:.3f}" for one in found])
+    saved = read_result(tmp_path / "out").checkpoints
+    print([f"{checkpoint.direction} {checkpoint.bytes_per_second / CAP:.3f}" for checkpoint in saved])
     # The kernel's cap lets 7 to 11 % more through in the first second after a long rest.
-    assert [one.bytes_per_second / CAP for one in found[1:]] == pytest.approx([1] * 4, rel=0.05)
+    assert [checkpoint.bytes_per_second / CAP for checkpoint in saved[1:]] == pytest.approx([1] * 4, rel=0.05)
     assert not list(device.data.parent.glob("feedrate-checkpoints"))

@@ -21,6 +21,7 @@ def test_sequential_reads_and_writes_by_fio_equal_the_cap(device, tmp_path):
         "--size", "128MiB", "--runtime", "8s", "--out", tmp_path / "out",
     )  # fmt: skip
     corners = read_result(tmp_path / "out").baseline
-    rates = [side.bytes_per_second for one in corners for side in (one.read, one.write) if side]
+    sides = [side for corner in corners for side in (corner.read, corner.write) if side]
+    rates = [side.bytes_per_second for side in sides]
     print([f"{rate / CAP:.4f}" for rate in rates])
     assert rates == pytest.approx([CAP] * 4, rel=0.02)

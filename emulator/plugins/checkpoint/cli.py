@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,63 +22,39 @@ from emulator.errors import SpecError
 from emulator.plugins.checkpoint.cycle import run_checkpoint
 from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob, check, planned
 from emulator.record.machine import memory_bytes
-from emulator.registry import STORES
 from emulator.report.table import Cell, Column, Table
 from emulator.report.terminal import print_blocks
 from emulator.run.preflight import Rules
 from emulator.units import show_bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """The options that define the job, from the command line and from Python."""
-
-    model: Annotated[str, typer.Option("--model", "-m", help="Model name or TOML file; see --models.")] = (
-        "llama3-8b"
-    )
-    subset: Annotated[
-        bool, typer.Option("--subset", help="Write the shards of the first 8 ranks (one host).")
-    ] = False
-    scale: Annotated[str, typer.Option(help="Scale of the sizes, such as 1/1000.")] = "1"
-    writes: Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")] = None
-    reads: Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")] = None
-    pause: Annotated[str | None, typer.Option(help="Time between two checkpoints; default 5s.")] = None
-    settings: options.Settings = None
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the checkpoints in DIR.")] = False
-    shift: Annotated[
-        bool, typer.Option("--shift", help="Read each shard on another host than its writer's.")
-    ] = False
-    accelerator: Annotated[
-        str, typer.Option(metavar="NAME", help="Emulated accelerator, for MLPerf's rules: b200 or mi355.")
-    ] = ""
-    label: options.Label = ""
-    rules: options.RulesName = ""
-    closed: options.Closed = False
-
-    def job(self, folder: Path, out: Path, command: tuple[str, ...] = ()) -> CheckpointJob:
-        """Return the job in `folder` that `command` repeats. Raises SpecError, StorageError."""
-        if (scheme := str(folder).partition(":/")[0]) in STORES:
-            raise SpecError(f"checkpoints are files, not objects of {scheme}://", "name a mounted folder")
-        given = {"writes": self.writes, "reads": self.reads, "pause": self.pause}
-        overrides = [f"io.{key}={value}" for key, value in given.items() if value is not None]
-        return CheckpointJob(
-            folder=folder,
-            model=load_checkpoint_model(self.model, [*(self.settings or ()), *overrides]),
-            subset=self.subset,
-            scale=parse_scale(self.scale),
-            keep=self.keep,
-            shift=self.shift,
-            out=out,
-            command=command,
-            label=self.label,
-            accelerator=self.accelerator,
-            rules=Rules(self.rules, self.closed),
-        )
+ModelName = Annotated[str, typer.Option("--model", "-m", help="Model name or TOML file; see --models.")]
+Subset = Annotated[bool, typer.Option("--subset", help="Write the shards of the first 8 ranks (one host).")]
+Scale = Annotated[str, typer.Option(help="Scale of the sizes, such as 1/1000.")]
+Writes = Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")]
+Reads = Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")]
+Pause = Annotated[str | None, typer.Option(help="Time between two checkpoints; default 5s.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Leave the checkpoints in DIR.")]
+Shift = Annotated[bool, typer.Option("--shift", help="Read each shard on another host than its writer's.")]
+AcceleratorName = Annotated[
+    str, typer.Option(metavar="NAME", help="Emulated accelerator, for MLPerf's rules: b200 or mi355.")
+]
 
 
 def checkpoint(
-    choices: Choices,
     folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder on the storage.")] = None,
+    model: ModelName = "llama3-8b",
+    subset: Subset = False,
+    scale: Scale = "1",
+    writes: Writes = None,
+    reads: Reads = None,
+    pause: Pause = None,
+    settings: options.Settings = None,
+    keep: Keep = False,
+    shift: Shift = False,
+    accelerator: AcceleratorName = "",
+    label: options.Label = "",
+    rules: options.RulesName = "",
+    closed: options.Closed = False,
     ranks: options.Ranks = None,
     models: Annotated[bool, typer.Option("--models", help="List the models with their sizes.")] = False,
     out: options.Out = None,
@@ -100,7 +75,21 @@ def checkpoint(
         raise SpecError(
             "checkpoint needs a folder on the storage", "list models with feedrate checkpoint --models"
         )
-    job = choices.job(folder, out or options.default_out("checkpoint"), options.command_line())
+    given = {"writes": writes, "reads": reads, "pause": pause}
+    overrides = [f"io.{key}={value}" for key, value in given.items() if value is not None]
+    job = CheckpointJob(
+        folder=folder,
+        model=load_checkpoint_model(model, [*(settings or ()), *overrides]),
+        subset=subset,
+        scale=parse_scale(scale),
+        keep=keep,
+        shift=shift,
+        out=out or options.default_out("checkpoint"),
+        command=options.command_line(),
+        label=label,
+        accelerator=accelerator,
+        rules=Rules(rules, closed),
+    )
     if dry_run:
         count = ranks or job.usual_ranks
         check(job, count, force)

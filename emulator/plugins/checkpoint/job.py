@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from emulator.config.checkpoint import CheckpointModel, Shard, data_parallel, parameters, shards, total
+from emulator.errors import SpecError
 from emulator.files import require_folder, require_room
 from emulator.plugins.checkpoint.files import FOLDER
 from emulator.record.machine import describe_mount
 from emulator.record.out import check_out
 from emulator.record.result import Checkpoint, RunResult, new_result
+from emulator.registry import STORES
 from emulator.run.environment import describe_run
 from emulator.run.preflight import NO_RULES, Rules
 from emulator.units import show_bytes
@@ -30,14 +32,14 @@ class CheckpointJob:
 
     folder: Path
     model: CheckpointModel
-    subset: bool
+    subset: bool = False
     """True if the ranks are only the first ranks of the published job, with their shards."""
-    scale: Fraction
-    keep: bool
-    shift: bool
+    scale: Fraction = Fraction(1)
+    keep: bool = False
+    shift: bool = False
     """Have each rank read the files of a rank of the next host, so that no client cache can serve them."""
     out: Path
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
     label: str = ""
     accelerator: str = ""
     """Name of the emulated accelerator, which MLPerf's rules ask for; its memory must hold the model."""
@@ -82,6 +84,9 @@ class CheckpointJob:
 
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
     """Raise SpecError or StorageError if the job cannot work, before ranks start."""
+    scheme = str(job.folder).partition(":/")[0]
+    if scheme in STORES:
+        raise SpecError(f"checkpoints are files, not objects of {scheme}://", "name a mounted folder")
     check_out(job.out, force)
     job.total(ranks)  # the ranks may not fill whole copies of the model
     require_folder(job.folder)  # its free space is asked when leftovers are gone
