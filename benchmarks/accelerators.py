@@ -18,7 +18,6 @@ FOLDER takes 64 MB a rank of the largest count, and the page cache has to hold i
 
 from __future__ import annotations
 
-import argparse
 import compileall
 import os
 import subprocess
@@ -29,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import typer
 from processes import Files, feedrate, machine, peak_pss, publish, table_line
 
 import emulator
@@ -54,29 +54,25 @@ aspect_sigma = 0.31
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--direct", default="64,96,112,128", help="counts of ranks with the direct loader")
-    parser.add_argument("--steps", type=int, default=30, help="steps of a rank")
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="write the table there as Markdown")
-    options = parser.parse_args()
-    counts = [int(word) for word in options.direct.split(",")]
-    files = _files(options.folder, BATCH * max(counts))
+def main(
+    folder: Path, direct: str = "64,96,112,128", steps: int = 30, repeats: int = 1, out: Path | None = None
+) -> None:
+    """Run the counts `direct` of ranks with the direct loader; write the table to `out`, too."""
+    counts = [int(word) for word in direct.split(",")]
+    files = _files(folder, BATCH * max(counts))
     files.warm()
     mean = sum(files.sizes) / len(files.paths) / 1e6
-    head = f"{len(files.paths)} files of {mean:.2f} MB; {options.steps} steps.\n{machine()}"
-    publish("Accelerators on one machine", head, _table(options, files, counts), options.out)
+    head = f"{len(files.paths)} files of {mean:.2f} MB; {steps} steps.\n{machine()}"
+    publish("Accelerators on one machine", head, _table(files, counts * repeats, steps), out)
 
 
-def _table(options: argparse.Namespace, files: Files, counts: list[int]) -> Iterator[str]:
+def _table(files: Files, counts: Sequence[int], steps: int) -> Iterator[str]:
     """Yield the lines of the table as they are measured."""
     columns = ("ranks", "AU", "GB/s", "plain", "CPU-s/GB", "start s", "PSS MB")
     yield table_line(*columns)
     yield "|---" * len(columns) + "|"
-    for ranks in counts * options.repeats:
-        yield _run(options, files, ranks)
+    for ranks in counts:
+        yield _run(files, ranks, steps)
 
 
 def _files(folder: Path, least: int) -> Files:
@@ -109,13 +105,13 @@ def _plain(files: Files) -> float:
     return sum(files.sizes) / 1e9 / (time.perf_counter() - begin)
 
 
-def _run(options: argparse.Namespace, files: Files, ranks: int) -> str:
+def _run(files: Files, ranks: int, steps: int) -> str:
     """The row of one count."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name, "out")
         command = feedrate(
-            *("run", options.folder, "--workload", "unet3d-a100", "--mismatched-dataset"),
-            *("-n", ranks, "--loader", "direct", "--cache", "warm", "--steps", options.steps, "--out", out),
+            *("run", files.folder, "--workload", "unet3d-a100", "--mismatched-dataset"),
+            *("-n", ranks, "--loader", "direct", "--cache", "warm", "--steps", steps, "--out", out),
             # Of a dataset this small an epoch is a step or two: accelerators would wait at each border.
             *("--set", f"loader.crop={[EDGE] * 3}", "--set", "loader.refill=never"),
         )
@@ -140,4 +136,4 @@ def _environment() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

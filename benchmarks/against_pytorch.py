@@ -5,13 +5,12 @@
 FOLDER gets a dataset and the results; a folder in memory is best, since what is asked is how far the two
 programs agree. `benchmarks/plain_training.py` is the training; feedrate runs with its default loader. Cases
 called `cold` are for a FOLDER on the storage in question: make test-latency has them on devices of known
-latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in parentheses. AU is
+latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in brackets. AU is
 nominal compute / time, mean over ranks, without the first step of each epoch, as MLPerf Storage defines it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
@@ -22,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from processes import evict, feedrate, machine, publish, table_line
+import typer
+from processes import evict, feedrate, machine, publish, spread, table_line
 
 from emulator.analysis.throughput import durations
 from emulator.record.steps import read_steps
@@ -119,46 +119,33 @@ def emulated(case: Case, folder: Path) -> float:
 def prepare(folder: Path, cases: Sequence[Case]) -> None:
     """Make the datasets of the cases."""
     folder.mkdir(parents=True, exist_ok=True)
-    for form in {case.form for case in cases}:
-        place = folder / f"data/{form}-{FILES}"
+    for case in cases:
+        place = dataset(case, folder)
         if not (place / "manifest.json").exists():
-            words = feedrate("generate", place, "--recipe", "tiny", "--files", FILES, "--format", form)
+            words = feedrate("generate", place, "--recipe", "tiny", "--files", FILES, "--format", case.form)
             subprocess.run(words, check=True, capture_output=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="cases whose name this finds")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    folder = options.folder.resolve()
-    cases = [case for case in CASES if re.search(options.only, case.name)]
+def main(folder: Path, only: str = "", rounds: int = 1, out: Path | None = None) -> None:
+    """Run the cases whose name the expression `only` finds; write the table to `out`, too."""
+    folder = folder.resolve()
+    cases = [case for case in CASES if re.search(only, case.name)]
     prepare(folder, cases)
-    publish("feedrate beside PyTorch", machine(), table(options, folder, cases), options.out)
+    publish("feedrate beside PyTorch", machine(), table(folder, cases, rounds), out)
 
 
-def table(options: argparse.Namespace, folder: Path, cases: Sequence[Case]) -> Iterator[str]:
+def table(folder: Path, cases: Sequence[Case], rounds: int) -> Iterator[str]:
     """Yield the lines of the table as they are measured."""
     columns = ("case", "training", "feedrate", "difference")
     yield table_line(*columns)
     yield "|---" * len(columns) + "|"
     for case in cases:
         paths = sorted(dataset(case, folder).rglob("sample_*"))
-        turns = [(trained(case, folder, paths), emulated(case, folder)) for _ in range(options.rounds)]
+        turns = [(trained(case, folder, paths), emulated(case, folder)) for _ in range(rounds)]
         training, own = zip(*turns, strict=True)
         difference = f"{np.median(own) - np.median(training):+.1f}"
-        yield table_line(case.name, middle(training), middle(own), difference)
-
-
-def middle(figures: Sequence[float]) -> str:
-    """Return their median, and their range if there are several."""
-    between = f" ({min(figures):.1f} to {max(figures):.1f})" if len(figures) > 1 else ""
-    return f"{np.median(figures):.1f}{between}"
+        yield table_line(case.name, spread(training, 1), spread(own, 1), difference)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -9,7 +9,6 @@ are not run again, so that it can be interrupted. `--table` writes the confusion
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import fcntl
 import json
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import typer
 from processes import AS_ROOT, evict, feedrate
 
 from emulator.record.out import read_result
@@ -390,42 +390,37 @@ def facts(point: Point) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default="", help="a word in the names of the cases")
-    parser.add_argument("--log", type=Path, default=FOLDER / "causes.jsonl")
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--table", type=Path)
-    options = parser.parse_args()
+def main(
+    only: str = "", log: Path = FOLDER / "causes.jsonl", repeats: int = 2, table: Path | None = None
+) -> None:
+    """Run the cases whose name contains `only`, or write the table of what was run."""
     FOLDER.mkdir(exist_ok=True)
     GROUP.mkdir(exist_ok=True)
     (GROUP / "cpu.shares").write_text(str(SHARES))
     (GROUP / "cgroup.procs").write_text(str(os.getpid()))
     atexit.register(leave_group)
     done = []
-    if options.log.exists():
-        done = [json.loads(line) for line in options.log.read_text().splitlines()]
-    if options.table:
-        options.table.write_text(table(done))
+    if log.exists():
+        done = [json.loads(line) for line in log.read_text().splitlines()]
+    if table:
+        table.write_text(matrix(done))
         return
     if not DATA.exists():
         words = feedrate("generate", DATA, "--recipe", "tiny", "--files", "128")
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was set up is taken down
     known = {(row["case"], row["loader"], row["number"]) for row in done}
-    for number in range(options.repeats):
+    for number in range(repeats):
         for case in CASES:
             for loader in case.loaders:
-                if options.only not in case.name or (case.name, loader, number) in known:
+                if only not in case.name or (case.name, loader, number) in known:
                     continue
                 named = run(case, loader, number)
                 right = named["kind"] in case.limit and case.flag in ("", *named["flags"])
                 known_limit = {"case": case.name, "loader": loader, "number": number, "limit": case.limit}
                 row = {**known_limit, "right": right, **named}
-                with options.log.open("a") as log:
-                    log.write(json.dumps(row) + "\n")
+                with log.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
                 print("right" if right else "WRONG", case.name, loader, named["kind"], sep=" | ", flush=True)
 
 
@@ -436,7 +431,7 @@ def leave_group() -> None:
         GROUP.rmdir()
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def matrix(rows: Sequence[dict[str, Any]]) -> str:
     """Every cause, with what was named for it."""
     clients = [row for row in rows if row["limit"][0] in CLIENT_KINDS]
     blamed = sum(row["kind"] in STORAGE for row in clients)
@@ -461,4 +456,4 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -19,7 +19,6 @@ the interval; how often it was not identifiable.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from functools import partial
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: the pool below is the parallelism
 
 import numpy as np
+import typer
 from curves import (
     BROKEN,
     LIMITS,
@@ -94,7 +94,7 @@ def rows() -> list[Row]:
     return [*found, Row("cliff 0.5", "white", white, 0.03), Row("plateau 0.86", "white", white, 0.02)]
 
 
-def held_out() -> list[Row]:
+def untuned() -> list[Row]:
     """Families that nobody looked at while the method was made."""
     return [
         *(Row(name, "white", white) for name in ("stretched", "staircase", "second tier")),
@@ -155,25 +155,18 @@ def line(row: Row, found: list[Outcome]) -> str:
     return f"{row.name} {runs:>6} {errors:>8} {holds:6.2f} {width:>11} {shown}".rstrip()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--searches", type=int, default=100, help="searches per row")
-    parser.add_argument("--first", type=int, default=0, help="number of the first search: its seed")
-    parser.add_argument("--only", action="append", default=[], help="rows whose name contains this")
-    parser.add_argument(
-        "--held-out", action="store_true", help="only families that the method was not made on"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    options = parser.parse_args()
+def main(
+    searches: int = 100, first: int = 0, only: list[str] | None = None, held_out: bool = False, jobs: int = 2
+) -> None:
+    """Print a line for each row, or for those whose name contains one of `only`, from search `first` on."""
     print(HEAD)
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for row in held_out() if options.held_out else rows():
-            if options.only and not any(part in row.name for part in options.only):
+    with ProcessPoolExecutor(jobs) as pool:
+        for row in untuned() if held_out else rows():
+            if only and not any(part in row.name for part in only):
                 continue
-            numbers = range(options.first, options.first + options.searches)
-            job = partial(outcome, row=row)
-            print(line(row, list(pool.map(job, numbers, chunksize=4))), flush=True)
+            outcomes = pool.map(partial(outcome, row=row), range(first, first + searches), chunksize=4)
+            print(line(row, list(outcomes)), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

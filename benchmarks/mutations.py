@@ -10,7 +10,6 @@ that no test executes in process are not drawn: `tests/mpi` runs them in ranks, 
 
 from __future__ import annotations
 
-import argparse
 import ast
 import os
 import random
@@ -19,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import typer
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 120
@@ -54,7 +55,7 @@ def mutant_of(node: ast.AST) -> tuple[ast.expr, str] | None:
     return None
 
 
-def mutants(path: Path) -> list[tuple[ast.expr, str]]:
+def mutations(path: Path) -> list[tuple[ast.expr, str]]:
     """Replaced expression and new source of all mutations of a file, but for annotations."""
     tree = ast.parse(path.read_text())
     skipped = set()
@@ -97,14 +98,8 @@ def covered(tree: Path, tests: list[str]) -> dict[tuple[str, int], list[str]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--mutants", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most-tests", type=int, default=60, help="tests run for a mutant, spread evenly")
-    given = parser.parse_args()
+def main(mutants: int = 200, seed: int = 1, most_tests: int = 60) -> None:
+    """Draw `mutants`, and run for each at most `most_tests` of the tests that execute its line."""
     rooms = sorted(
         path.name for path in (ROOT / "tests").iterdir() if (ROOT / "emulator" / path.name).is_dir()
     )
@@ -121,16 +116,16 @@ def main() -> None:
         sites = [
             (path, *mutant)
             for path in core
-            for mutant in mutants(path)
+            for mutant in mutations(path)
             if (str(path.relative_to(tree)), mutant[0].lineno) in lines
         ]
-        drawn = random.Random(given.seed).sample(sites, given.mutants)  # noqa: S311
+        drawn = random.Random(seed).sample(sites, mutants)  # noqa: S311
         killed = 0
         environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
         for path, node, new in drawn:
             name = str(path.relative_to(tree))
             tests = lines[name, node.lineno]
-            step = max(1, len(tests) // given.most_tests)
+            step = max(1, len(tests) // most_tests)
             before = path.read_text()
             path.write_text(replaced_source(before, node, new))
             words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests[::step]]
@@ -145,8 +140,8 @@ def main() -> None:
             killed += not survived
             if survived:
                 print(f"survived: {name}:{node.lineno}: {ast.unparse(node)} -> {new}", flush=True)
-    print(f"{killed} of {len(drawn)} killed, {len(sites)} sites, seed {given.seed}")
+    print(f"{killed} of {len(drawn)} killed, {len(sites)} sites, seed {seed}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -6,8 +6,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -64,23 +62,14 @@ def read_in(paths: Iterable[Path]) -> None:
 
 def peak_pss(command: Sequence[str], env: Mapping[str, str], period: float) -> int:
     """Run `command`; return the largest PSS of its process tree in bytes, sampled every `period` seconds."""
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, env=env)
-        ended, peak = threading.Event(), [0]
-
-        def watch() -> None:
-            while not ended.wait(period):
-                peak[0] = max(peak[0], _pss(process.pid))
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        status = process.wait()
-        ended.set()
-        watcher.join()
-        said.seek(0)
-        if status:
-            sys.exit(f"{command[0]} ended with {status}:\n{said.read()[-2000:]}")
-    return peak[0]
+    process, peak = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env), 0
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(period)
+        peak = max(peak, _pss(process.pid))
+    if process.returncode:
+        sys.exit(f"{command[0]} ended with {process.returncode}")
+    return peak
 
 
 def _pss(root: int) -> int:
@@ -102,9 +91,9 @@ def machine() -> str:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Their median and, in brackets, their range; empty for none."""
-    if not values:
-        return ""
+    """Their median and, in brackets, the range of several; empty for none."""
+    if len(values) < 2:
+        return "".join(f"{value:.{digits}f}" for value in values)
     middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
     return f"{middle} [{low}-{high}]"
 

@@ -10,7 +10,6 @@ the turns; `/ fio` compares with the fio engine that was the fastest in the medi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -21,10 +20,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from processes import Files, feedrate, machine, publish, spread, table_line
 
 from emulator.config.workload import AccessSpec, load_workload
@@ -192,26 +193,24 @@ def contestants(case: Case, folder: Path, manifest: Manifest, before: str) -> di
     return found
 
 
-def table(given: argparse.Namespace) -> Iterator[str]:
+def table(place: Path, cases: Sequence[Case], turns: int, before: str) -> Iterator[str]:
     yield "| samples | reader | depth | samples/s | / fio | CPU us a sample | / fio |"
     yield "|---" * 7 + "|"
-    for case in CASES:
-        if given.cases and case.name not in given.cases.split(","):
-            continue
-        readers = contestants(case, *_made(case, given.place), given.before)
+    for case in cases:
+        readers = contestants(case, *_made(case, place), before)
         first = {name: {depth: read(depth) for depth in case.depths} for name, read in readers.items()}
         depths = {name: max(found, key=lambda d, f=found: f[d].rate) for name, found in first.items()}
         taken: dict[str, list[Turn]] = {name: [] for name in readers}
-        for _ in range(given.turns):
+        for _ in range(turns):
             for name, read in readers.items():
                 taken[name].append(read(depths[name]))
-        rates = {name: statistics.median(turn.rate for turn in turns) for name, turns in taken.items()}
+        rates = {name: statistics.median(turn.rate for turn in passes) for name, passes in taken.items()}
         best = max((name for name in rates if name.startswith("fio")), key=lambda name: rates[name])
-        for name, turns in taken.items():
-            pairs = list(zip(turns, taken[best], strict=True))
+        for name, passes in taken.items():
+            pairs = list(zip(passes, taken[best], strict=True))
             faster = spread([mine.rate / theirs.rate for mine, theirs in pairs])
             dearer = spread([mine.cpu / theirs.cpu for mine, theirs in pairs if theirs.cpu])
-            figures = spread([turn.rate for turn in turns], 0), spread([turn.cpu for turn in turns], 1)
+            figures = spread([turn.rate for turn in passes], 0), spread([turn.cpu for turn in passes], 1)
             yield table_line(case.name, name, str(depths[name]), figures[0], faster, figures[1], dearer)
 
 
@@ -226,23 +225,24 @@ def _made(case: Case, place: Path) -> tuple[Path, Manifest]:
     return folder, read_manifest(folder)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("place", type=Path)
-    parser.add_argument("--cases", default="", help="some of " + ", ".join(case.name for case in CASES))
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--before", default="", help="python of an environment with another feedrate")
-    parser.add_argument("--out", type=Path, help="write the table there as Markdown")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--depth", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        case = next(case for case in CASES if case.name == given.child)
-        turn = read_once(case, given.place, given.depth)
-        print(json.dumps({"rate": turn.rate, "cpu": turn.cpu}))
+def main(
+    place: Path,
+    cases: str = ",".join(case.name for case in CASES),
+    turns: int = 5,
+    before: str = "",
+    out: Path | None = None,
+    child: Annotated[str, typer.Option(hidden=True)] = "",
+    depth: Annotated[int, typer.Option(hidden=True)] = 1,
+) -> None:
+    """Let all contestants read some cases; `before` is the python of an environment with another feedrate."""
+    if child:
+        case = next(case for case in CASES if case.name == child)
+        print(json.dumps(asdict(read_once(case, place, depth))))
         return
-    publish("Read path", f"{machine()} Medians of {given.turns} turns, ranges.", table(given), given.out)
+    chosen = [case for case in CASES if case.name in cases.split(",")]
+    head = f"{machine()} Medians of {turns} turns, ranges."
+    publish("Read path", head, table(place, chosen, turns, before), out)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -10,16 +10,16 @@ loop of run.train with the same loader, files, order and crops, and leave out th
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 
 from emulator.analysis.drift import student_t
 from emulator.analysis.throughput import Throughput, throughput
@@ -39,49 +39,46 @@ from emulator.run.train import train
 from emulator.storage.base import Storage
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("dataset", type=Path, metavar="DIR")
-    parser.add_argument("-w", "--workload", default="unet3d-tiny")
-    parser.add_argument("--model", default="unet3d")
-    parser.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
-    parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--batch", type=int, help="default: the workload's")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--warmup", type=int, default=20)
-    given = parser.parse_args()
-    model, device = model_named(given.model), choose_device(given.device)
-    spec = replace(load_workload(given.workload).loader, crop=model.patch)
-    spec = replace(spec, batch_size=given.batch or spec.batch_size)
-    mode = ComputeMode(precision=given.precision, compiled=given.compile)
-    opened = open_dataset(given.dataset)
-    print(f"{model.name} on {device}, {mode.name}, batch size {spec.batch_size}, {given.steps} steps")
+def main(
+    dataset: Path,
+    workload: Annotated[str, typer.Option("--workload", "-w")] = "unet3d-tiny",
+    model_name: Annotated[str, typer.Option("--model")] = "unet3d",
+    device_name: Annotated[str, typer.Option("--device")] = "auto",
+    precision: str = "bf16",
+    compiled: Annotated[bool, typer.Option("--compile")] = False,
+    batch_size: Annotated[int, typer.Option("--batch", help="default: the workload's")] = 0,
+    rounds: int = 6,
+    steps: int = 200,
+    warmup: int = 20,
+) -> None:
+    model, device = model_named(model_name), choose_device(device_name)
+    spec = replace(load_workload(workload).loader, crop=model.patch)
+    spec = replace(spec, batch_size=batch_size or spec.batch_size)
+    mode = ComputeMode(precision=precision, compiled=compiled)
+    opened = open_dataset(dataset)
+    print(f"{model.name} on {device}, {mode.name}, batch size {spec.batch_size}, {steps} steps")
     print("round  step time   samples/s real  emulated   ratio    AU real  emulated")
     if device == "cpu":
         torch.set_num_threads(1)  # those of the loader are beside it
     with open_storage(opened.store, StorageSpec(), Comm(), direct=False) as files:
         trainer = real.Trainer(model, device, mode)
         batch = real.made_up_batch(model, spec.batch_size)
-        real.time_steps(trainer, batch, 1, given.warmup)
-        rounds = []
-        for number in range(given.rounds):
-            times = real.time_steps(trainer, batch, given.steps, 1)
+        real.time_steps(trainer, batch, 1, warmup)
+        measured_rounds: list[Round] = []
+        for number in range(rounds):
+            times = real.time_steps(trainer, batch, steps, 1)
             emulated = replayed(spec.batch_size, times, real.copy_seconds(trainer, batch))
             clock = MonotonicClock()
             accelerators = [RealAccelerator(trainer, clock), Accelerator(endless(emulated, number, 0), clock)]
             # In turns, because the storage may give more to the first or to the second.
             order = accelerators[::-1] if number % 2 else accelerators
-            job = partial(trained, number, spec, files, opened.manifest, given.steps)
+            job = partial(trained, number, spec, files, opened.manifest, steps)
             measured = {accelerator: job(accelerator) for accelerator in order}
-            rounds.append(
+            measured_rounds.append(
                 Round(emulated.step_seconds, *(measured[accelerator] for accelerator in accelerators))
             )
-            print(rounds[-1].line(number), flush=True)
-    print("\n".join(["", *summary_lines(rounds)]))
+            print(measured_rounds[-1].line(number), flush=True)
+    print("\n".join(["", *summary_lines(measured_rounds)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,4 +202,4 @@ def with_interval(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
