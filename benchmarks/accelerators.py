@@ -37,21 +37,13 @@ from emulator.record.out import read_result
 
 SCALE, BATCH = 16, 7
 EDGE = 48  # of 128 voxels at 1/16 of the volume 51 would be left
-RECIPE = f"""name = "kits19-16th"
-title = "KiTS19's sizes / {SCALE}"
-format = "npz"
-payload = "incompressible"
-
-[size]
-distribution = "lognormal"
-bytes_mean = {146_600_628 // SCALE}
-bytes_sd = {68_341_808 // SCALE}
-bytes_min = {32_000_000 // SCALE}
-bytes_max = {392_500_000 // SCALE}
-min_edge = {EDGE}
-aspect = 1.35
-aspect_sigma = 0.31
-"""
+SIZES = {
+    "bytes_mean": 146_600_628 // SCALE,
+    "bytes_sd": 68_341_808 // SCALE,
+    "bytes_min": 32_000_000 // SCALE,
+    "bytes_max": 392_500_000 // SCALE,
+    "min_edge": EDGE,
+}
 
 
 def main(
@@ -77,12 +69,10 @@ def _table(files: Files, counts: Sequence[int], steps: int) -> Iterator[str]:
 
 def _files(folder: Path, least: int) -> Files:
     """The files of the dataset in `folder`, made where there are fewer than `least`."""
-    with tempfile.TemporaryDirectory() as name:
-        recipe = Path(name, "kits19-16th.toml")
-        recipe.write_text(RECIPE)
-        command = feedrate("generate", folder, "--recipe", recipe, "--files", least)
-        if not (folder / "manifest.json").is_file() or len(read_manifest(folder).names) < least:
-            subprocess.run(command, check=True, stdout=sys.stderr)
+    sizes = [word for name, value in SIZES.items() for word in ("--set", f"size.{name}={value}")]
+    command = feedrate("generate", folder, "--recipe", "kits19", "--files", least, *sizes)
+    if not (folder / "manifest.json").is_file() or len(read_manifest(folder).names) < least:
+        subprocess.run(command, check=True, stdout=sys.stderr)
     return Files.of(read_manifest(folder), folder)
 
 

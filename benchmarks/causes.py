@@ -29,11 +29,10 @@ from typing import Any
 
 import psutil
 import typer
-from processes import AS_ROOT, evict, feedrate
+from processes import AS_ROOT, evict, feedrate, read_in
 
 from emulator.record.out import read_result
 from emulator.record.result import CLIENT as CLIENT_KINDS
-from emulator.record.result import Point
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "tests" / "lab"
@@ -350,15 +349,13 @@ def run(case: Case, loader: str, number: int) -> dict[str, object]:
     with ExitStack() as stack:
         front, data = stack.enter_context(case.before()) if case.before else ([], DATA)
         words = [
-            sys.executable, "-m", "emulator", "run", data, "--workload", "unet3d-tiny",
-            "--loader", loader, "--out", out, "--force",
+            *feedrate("run", data, "--workload", "unet3d-tiny"), "--loader", loader, "--out", out, "--force",
             "--set", f"training.shuffle_seed={number}",
             *(STAY if loader == "torch" else ()),
             *(FAST[loader == "direct"] if case.fast else ()), *case.words,
         ]  # fmt: skip
         if "warm" in words:  # runs with a cold cache have pushed the files out
-            for file in DATA.rglob("*.npz"):
-                file.read_bytes()
+            read_in(DATA.rglob("*.npz"))
         command = [*front, *map(str, words)]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
@@ -376,11 +373,6 @@ def run(case: Case, loader: str, number: int) -> dict[str, object]:
         if process.returncode:
             raise SystemExit(f"{case.name}, {loader}: {said}")
     (point,) = read_result(out).points
-    return facts(point)
-
-
-def facts(point: Point) -> dict[str, object]:
-    """Return the limit that a point names, and its evidence."""
     assert point.bound is not None
     return {
         "kind": point.bound.kind,

@@ -45,6 +45,10 @@ class Row:
         return self.workload.partition("_")[0]
 
     @property
+    def place(self) -> tuple[str, str, int]:
+        return self.storage, self.network, self.hosts
+
+    @property
     def job(self) -> Workload:
         return load_workload(self.workload.replace("_", "-"))
 
@@ -68,11 +72,7 @@ def rows() -> list[Row]:
     return found
 
 
-def at_the_limit(row: Row) -> bool:
-    return row.au - row.job.training.au_threshold <= 0.025
-
-
-def main() -> int:
+def main() -> None:
     print(f"# Does `plan` know published systems?\n\n{__doc__.split(chr(10) * 2, 1)[1]}")
     (seed,) = plan(["unet3d-a100-v04"], "ai-2023-weka-6-nodes").feeds
     full = seed.fully_fed or math.nan
@@ -84,10 +84,10 @@ def main() -> int:
     print(
         f"    {'storage':45} workload        hosts  count  predicted  95 % interval   error, %  constant, %"
     )
-    every = [row for row in rows() if at_the_limit(row)]
+    every = [row for row in rows() if row.au - row.job.training.au_threshold <= 0.025]
     covered, widths, errors, constants = 0, [], [], []
     for row in every:
-        others = [other for other in every if other is not row and alike(other, row)]
+        others = [other for other in every if other is not row and other.place == row.place]
         if not others:
             continue
         full = statistics.mean(other.bytes_per_second for other in others) / row.job.demand
@@ -112,13 +112,7 @@ def main() -> int:
     width, error, constant = (100 * statistics.median(map(abs, v)) for v in (widths, errors, constants))
     print(f"\n{covered} of {len(errors)} rows are covered; median width {width:.1f} % of the count. ", end="")
     print(f"Median error {error:.1f} %, of the constant {constant:.0f} %.")
-    return 0
-
-
-def alike(other: Row, row: Row) -> bool:
-    """True if the other row is of the same storage, network and number of hosts."""
-    return (other.storage, other.network, other.hosts) == (row.storage, row.network, row.hosts)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()
