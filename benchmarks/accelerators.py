@@ -105,9 +105,11 @@ def _run(files: Files, ranks: int, steps: int) -> str:
             # Of a dataset this small an epoch is a step or two: accelerators would wait at each border.
             *("--set", f"loader.crop={[EDGE] * 3}", "--set", "loader.refill=never"),
         )
+        compileall.compile_dir(Path(emulator.__file__).parent, quiet=2)  # once, and not by each rank
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         plain = [_plain(files)]
         begin = time.monotonic()
-        peak = peak_pss(command, _environment(), 4.0)  # a look costs as much as some ranks do
+        peak = peak_pss(command, environment, 4.0)  # a look costs as much as some ranks do
         seconds = time.monotonic() - begin
         plain.append(_plain(files))
         (point,) = read_result(out).points
@@ -117,12 +119,6 @@ def _run(files: Files, ranks: int, steps: int) -> str:
         ", ".join(f"{rate:.1f}" for rate in plain), f"{spent / point.bytes * 1e9:.3f}",
         f"{seconds - point.seconds:.1f}", f"{peak / ranks / 1e6:.0f}",
     )  # fmt: skip
-
-
-def _environment() -> dict[str, str]:
-    """Environment of an installed feedrate, whose modules are compiled once and not by each rank."""
-    compileall.compile_dir(Path(emulator.__file__).parent, quiet=2)
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 if __name__ == "__main__":

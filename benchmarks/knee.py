@@ -28,26 +28,9 @@ from functools import partial
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: the pool below is the parallelism
 
+import curves
 import numpy as np
 import typer
-from curves import (
-    BROKEN,
-    LIMITS,
-    SMOOTH,
-    Variation,
-    drifting,
-    heavy,
-    jumping,
-    losing,
-    passing,
-    searched,
-    skewed,
-    sliding,
-    tailed,
-    trial_random,
-    walking,
-    white,
-)
 
 from emulator.analysis.knee import find_knee
 from emulator.analysis.search import KneeSearch
@@ -61,47 +44,46 @@ class Row:
     """One family: a curve under a kind of run-to-run variation."""
 
     curve: str
-    kind: str
-    variation: Callable[[np.random.Generator, float], Variation]
+    variation: Callable[[np.random.Generator, float], curves.Variation]
     sd: float = 0.01
-    limits: tuple[float, float] = LIMITS
+    limits: tuple[float, float] = curves.LIMITS
     maximum: int = 4096
 
     @property
     def name(self) -> str:
         low, high = self.limits
-        shown = self.curve if self.limits == LIMITS else f"{self.curve} {low:g}-{high:g}"
-        return f"{shown:21} {self.kind:9} {100 * self.sd:5.1f}"
+        shown = self.curve if self.limits == curves.LIMITS else f"{self.curve} {low:g}-{high:g}"
+        return f"{shown:21} {self.variation.__name__:9} {100 * self.sd:5.1f}"
 
 
 def rows() -> list[Row]:
-    found = [Row(name, "white", white) for name in SMOOTH]
+    found = [Row(name, curves.white) for name in curves.SMOOTH]
     found += [
-        Row("roofline", "white", white, limits=(9000, 20000)),  # no knee
-        Row("roofline", "white", white, limits=(0.3, 0.85)),  # one process starves
-        Row("roofline", "white", white, limits=(2, 9), maximum=16),
-        Row("roofline", "white", white, limits=(2.7, 2.70001), maximum=16),  # a knee at 3.0
+        Row("roofline", curves.white, limits=(9000, 20000)),  # no knee
+        Row("roofline", curves.white, limits=(0.3, 0.85)),  # one process starves
+        Row("roofline", curves.white, limits=(2, 9), maximum=16),
+        Row("roofline", curves.white, limits=(2.7, 2.70001), maximum=16),  # a knee at 3.0
     ]
     for name in ("roofline", "soft p=3", "mva"):
-        found += [Row(name, "white", white, sd) for sd in (0.003, 0.03)]
+        found += [Row(name, curves.white, sd) for sd in (0.003, 0.03)]
     for name in ("roofline", "soft p=6", "soft p=3", "usl", "mva", "collapse", "cliff 0.5"):
-        found.append(Row(name, "drifting", drifting, 0.03))
-    for kind in (sliding, passing):
-        found += [Row(name, kind.__name__, kind) for name in ("roofline", "soft p=3", "mva", "usl")]
-    found.append(Row("mva", "skewed", skewed, 0.02))
-    found += [Row(name, "heavy", heavy) for name in ("roofline", "soft p=3", "mva", "collapse", "cliff 0.5")]
-    found += [Row(name, "white", white) for name in BROKEN]
-    return [*found, Row("cliff 0.5", "white", white, 0.03), Row("plateau 0.86", "white", white, 0.02)]
+        found.append(Row(name, curves.drifting, 0.03))
+    for kind in (curves.sliding, curves.passing):
+        found += [Row(name, kind) for name in ("roofline", "soft p=3", "mva", "usl")]
+    found.append(Row("mva", curves.skewed, 0.02))
+    found += [Row(name, curves.heavy) for name in ("roofline", "soft p=3", "mva", "collapse", "cliff 0.5")]
+    found += [Row(name, curves.white) for name in curves.BROKEN]
+    return [*found, Row("cliff 0.5", curves.white, 0.03), Row("plateau 0.86", curves.white, 0.02)]
 
 
 def untuned() -> list[Row]:
     """Families that nobody looked at while the method was made."""
     return [
-        *(Row(name, "white", white) for name in ("stretched", "staircase", "second tier")),
-        Row("roofline", "walking", walking),
-        Row("soft p=4", "jumping", jumping),
-        Row("mva", "losing", losing, 0.02),
-        Row("cut off", "tailed", tailed, 0.02),
+        *(Row(name, curves.white) for name in ("stretched", "staircase", "second tier")),
+        Row("roofline", curves.walking),
+        Row("soft p=4", curves.jumping),
+        Row("mva", curves.losing, 0.02),
+        Row("cut off", curves.tailed, 0.02),
     ]
 
 
@@ -129,9 +111,9 @@ def point(ranks: int, efficiency: float) -> Point:
 
 
 def outcome(number: int, row: Row) -> Outcome:
-    truth, random = trial_random(row.curve, row.sd, number, row.limits)
+    truth, random = curves.trial_random(row.curve, row.sd, number, row.limits)
     search = KneeSearch(maximum=row.maximum)
-    found = searched(truth, row.variation(random, row.sd), search)
+    found = curves.searched(truth, row.variation(random, row.sd), search)
     knee, answer = truth.knee(), find_knee([point(run.ranks, run.efficiency) for run in found.runs])
     counts, kind = [run.ranks for run in found.runs], answer.kind or ""
     sides = {"beyond": (max(counts), math.inf), "below": (0.0, min(counts))}

@@ -82,13 +82,9 @@ Contestant = Callable[[int], Turn]
 """Reads the files at a queue depth."""
 
 
-def batch_of(case: Case) -> int:
-    return min(BATCH, max(4, case.files // 16))
-
-
 def read_once(case: Case, folder: Path, depth: int) -> Turn:
     """Read the dataset with the direct loader, after a few batches that start it."""
-    samples, size = read_manifest(folder), batch_of(case)
+    samples, size = read_manifest(folder), min(BATCH, max(4, case.files // 16))
     spec = replace(load_workload("unet3d-a100").loader, batch_size=size, workers=depth, prefetch=8)
     spec, access = replace(spec, refill="never"), AccessSpec()
     storage = PosixStorage(folder, direct=case.direct, cache="cold" if case.direct else "warm")
