@@ -147,13 +147,12 @@ class _Session:
     doing: str = "starting"
     part: int = 0
     """Number of the present write or read, from 1."""
-
-    def __post_init__(self) -> None:
-        self._begin = time.monotonic()
+    started: float = field(default_factory=time.monotonic)
+    """Clock at the start, in seconds."""
 
     def now(self) -> Now:
         """Return the progress of rank 0. Another thread calls this."""
-        parts, seconds = self.job.model.io.writes + self.job.model.io.reads, time.monotonic() - self._begin
+        parts, seconds = self.job.model.io.writes + self.job.model.io.reads, time.monotonic() - self.started
         done = self.part - 1
         left = seconds / done * (parts - done) if done > 0 else None
         return Now(
@@ -277,7 +276,7 @@ class _Session:
                 pages_sampled=pages.pages_sampled,
                 pages_resident=pages.pages_resident,
             )
-            return files, report, begin - self._begin
+            return files, report, begin - self.started
 
         return agreed(self.world, timed, self.job.out)
 

@@ -109,7 +109,10 @@ def locked(root: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            leave(root)
+            with suppress(OSError, StorageError):  # the storage has failed, which has been reported
+                if _names(root) == [_LOCK]:
+                    (root / _LOCK).unlink()
+                    root.rmdir()
 
 
 def complete(root: Path) -> list[int]:
@@ -226,14 +229,6 @@ def clean(root: Path, *, unfinished_too: bool = True) -> list[str]:
     for path in left:
         remove(path)
     return [path.name for path in left if not path.exists()]
-
-
-def leave(root: Path) -> None:
-    """Remove the folder if it has nothing but the lock. Never raises."""
-    with suppress(OSError, StorageError):  # the storage has failed, which has been reported
-        if _names(root) == [_LOCK]:
-            (root / _LOCK).unlink()
-            root.rmdir()
 
 
 class ShardIO(Closing):
