@@ -88,6 +88,20 @@ def dice_and_cross_entropy(scores: Tensor, label: Tensor) -> Tensor:
     return ((1 - dice).mean() + entropy) / 2
 
 
+class _Forward(nn.Module):
+    """Network and loss in one module, so that torch.compile compiles both."""
+
+    def __init__(self, network: nn.Module, device: DeviceKind, autocast: torch.dtype | None) -> None:
+        super().__init__()
+        self.network = network
+        self._device = device
+        self._autocast = autocast
+
+    def forward(self, image: Tensor, label: Tensor) -> Tensor:
+        with torch.autocast(self._device, dtype=self._autocast, enabled=self._autocast is not None):
+            return dice_and_cross_entropy(self.network(image), label)
+
+
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 LEARNING_RATE = 1e-3
@@ -123,13 +137,7 @@ class Trainer:
         network = Unet3D(model.filters).to(device=device, memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
         optimiser = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9, nesterov=True)
         self._optimiser: torch.optim.Optimizer = optimiser
-        autocast = _AUTOCAST.get(mode.precision)
-
-        def forward(image: Tensor, label: Tensor) -> Tensor:
-            """Return the loss. It is in the function, so that torch.compile compiles it, too."""
-            with torch.autocast(device, dtype=autocast, enabled=autocast is not None):
-                return dice_and_cross_entropy(network(image), label)
-
+        forward = _Forward(network, device, _AUTOCAST.get(mode.precision))
         # The compiler's advice to PyTorch's developers, several lines for each batch size.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
         self._compute = torch.compile(forward, dynamic=False) if mode.compiled else forward
