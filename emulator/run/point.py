@@ -16,7 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from emulator.analysis.parts import Floats
+from emulator.analysis.flags import (
+    costly_barrier,
+    jobs_cpu,
+    neighbour,
+    no_o_direct,
+    non_stationary,
+    point_flags,
+    short_run,
+)
 from emulator.analysis.point import point_of
 from emulator.analysis.starved import RankAccount, starved
 from emulator.analysis.throughput import busy, rate_series
@@ -45,19 +53,6 @@ SPOOL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """The measurement of a point by all its ranks, on rank 0."""
-
-    point: Point
-    """The point with its hosts, without flags."""
-    reads: ReadCounts
-    buffered: int
-    """Number of ranks that read through the page cache."""
-    rates: Floats
-    """Samples/s of all ranks while all were busy (`analysis.throughput.rate_series`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Own:
     """The measurement of one rank."""
 
@@ -79,8 +74,8 @@ def run_point(
     spool: Spool,
     progress: Callable[[StepLog], None],
     links: HostLinks | None = None,
-) -> Measured | None:
-    """Run point `number` on the ranks of `comm`; return the measurement on rank 0, None on others.
+) -> Point | None:
+    """Run point `number` on the ranks of `comm`; return it with its flags on rank 0, None on others.
 
     `links` are this host's connections, on its first rank. `progress(log)` is called once a step. Raises
     DatasetError, StorageError.
@@ -107,11 +102,29 @@ def run_point(
     if not gathered:
         return None
     hosts, reads = zip(*filter(None, gathered), strict=True)
-    return Measured(
-        point=replace(point, hosts=hosts),
-        reads=reduce(ReadCounts.plus, reads),
-        buffered=int(buffered),
-        rates=rates,
+    point = _with_reads(replace(point, hosts=hosts), reduce(ReadCounts.plus, reads))
+    of_job = (
+        non_stationary(rates),
+        no_o_direct(comm.size, int(buffered)) if job.direct else None,
+        short_run(point, workload),
+        jobs_cpu(point, workload),
+        neighbour(point, workload),
+        costly_barrier(point, workload),
+    )
+    return replace(point, flags=(*point_flags(point), *filter(None, of_job)))
+
+
+def _with_reads(point: Point, reads: ReadCounts) -> Point:
+    """Return `point` with what its ranks' reads counted."""
+    return replace(
+        point,
+        resident_share=reads.pages_resident / reads.pages_sampled if reads.pages_sampled else None,
+        read_latency={str(edge): count for edge, count in reads.latencies.items()},
+        read_latency_max=reads.slowest or None,
+        read_seconds=reads.seconds,
+        open_seconds=reads.opening,
+        read_amplification=reads.stored / reads.bytes if reads.bytes else None,
+        read_retries=reads.retries,
     )
 
 

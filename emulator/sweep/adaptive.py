@@ -11,7 +11,7 @@ from emulator.analysis.evidence import limited_by_client
 from emulator.analysis.search import Belief, CountRun, KneeSearch, believe, next_count, observe, runs_left
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
-from emulator.sweep.schedule import Schedule
+from emulator.sweep.schedule import Schedule, fed_between
 from emulator.units import counted, show_seconds
 
 
@@ -26,7 +26,7 @@ class Adaptive(Schedule):
     def next_count(self, points: Sequence[Point]) -> int | None:
         """Return the next count; None when the knee is precise enough or a limit is reached."""
         choice = self._choice(points)
-        return None if isinstance(choice, str) else choice
+        return choice if isinstance(choice, int) else None
 
     def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
         """Assume a search of typical length at `limit`, or at half of the largest count if it is unknown.
@@ -77,20 +77,25 @@ class Adaptive(Schedule):
 
     def _choice(self, points: Sequence[Point]) -> int | str:
         """Return the next count, or why the sweep stops."""
-        if len(points) < self._search.max_runs and _disturbed(points):
-            choice: int | str = points[-1].ranks
+        history, runs = self._history(points), len(points)
+        if runs < self._search.max_runs and _disturbed(points):
+            best: int | str = points[-1].ranks
         else:
-            history = self._history(points)
-            choice = _below_client(points, self._search) or next_count(history, self._search)
-            if len(points) >= self._search.max_runs and not isinstance(choice, str):
-                return f"{len(points)} runs, {len(points) - len(history)} of them disturbed by the client"
-        if isinstance(choice, str):
-            return choice
-        count = self.fitting(choice, points) or (None if points else 1)
+            best = _below_client(points, self._search) or next_count(history, self._search)
+        if isinstance(best, str):
+            return best
+        if runs >= self._search.max_runs:
+            return f"{runs} runs, {runs - len(history)} of them disturbed by the client"
+        return self._in_time(best, points) or f"the budget of {show_seconds(self.seconds)} is used up"
+
+    def _in_time(self, best: int, points: Sequence[Point]) -> int | None:
+        """Return the count nearest below `best` whose run would end in time; None if none is worth it."""
+        count = self.fitting(best, points)
+        if not points:
+            return count or 1
         # A smaller count than the best one tells less each time.
-        if count is None or (count < choice and sum(point.ranks == count for point in points) > 1):
-            return f"the budget of {show_seconds(self.seconds)} is used up"
-        return count
+        repeated = sum(point.ranks == count for point in points) > 1
+        return None if count is not None and count < best and repeated else count
 
     @staticmethod
     def _history(points: Sequence[Point]) -> list[CountRun]:
@@ -100,8 +105,9 @@ class Adaptive(Schedule):
         the storage's.
         """
         clean = {point.ranks for point in points if not limited_by_client(point)}
-        kept = [point for point in points if point.ranks not in clean or not limited_by_client(point)]
-        return [observe(point) for point in kept]
+        return [
+            observe(point) for point in points if point.ranks not in clean or not limited_by_client(point)
+        ]
 
 
 def _below_client(points: Sequence[Point], search: KneeSearch) -> int | str | None:
@@ -109,16 +115,15 @@ def _below_client(points: Sequence[Point], search: KneeSearch) -> int | str | No
 
     No run can then find the storage's knee, only that it is above. None: other rules choose.
     """
-    fed = max((point.ranks for point in points if point.x_ideal >= search.threshold), default=0)
-    starved = [point for point in points if point.ranks > fed]
-    if not starved or not all(map(limited_by_client, starved)):
+    fed, starved = fed_between(points, search.threshold)
+    above = [point for point in points if point.ranks > fed]
+    if not above or not all(map(limited_by_client, above)):
         return None
-    least = min(point.ranks for point in starved)
-    if least - fed > max(1, 0.1 * fed):
-        return (fed + least) // 2
-    bound = next(point.bound for point in reversed(starved) if point.ranks == least)
-    assert bound is not None
-    reason = f"from {least} processes on the limit is {LIMIT_NAMES[bound.kind]}, not the storage"
+    if starved - fed > max(1, 0.1 * fed):
+        return (fed + starved) // 2
+    bound = next(point.bound for point in reversed(above) if point.ranks == starved)
+    assert bound is not None  # the client limited all of them
+    reason = f"from {starved} processes on the limit is {LIMIT_NAMES[bound.kind]}, not the storage"
     return f"{reason}: {bound.help or HELPS[bound.kind]}"
 
 
@@ -126,6 +131,6 @@ def _disturbed(points: Sequence[Point]) -> bool:
     """Return True if the client limited the last run, and no count twice yet: the cause may have passed."""
     if not points or not limited_by_client(points[-1]):
         return False
-    again = Counter(point.ranks for point in points if limited_by_client(point))
-    runs = [point for point in points if point.ranks == points[-1].ranks]
-    return len(runs) == 1 and max(again.values()) == 1
+    runs = Counter(point.ranks for point in points)
+    limited_runs = Counter(point.ranks for point in points if limited_by_client(point))
+    return runs[points[-1].ranks] == 1 and max(limited_runs.values()) == 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from emulator.analysis.answer import Answer, Asked, accelerator_of, answer_of, feeds
 from emulator.analysis.bound import LIMIT_NAMES, cores_of_others
 from emulator.analysis.gate import knee_of, threshold_of
-from emulator.record.result import Point, RunResult
+from emulator.record.result import Knee, Point, RunResult
 from emulator.sweep.ask import Measured
 from emulator.sweep.asked_data import Question
 from emulator.sweep.schedule import fed_between
@@ -32,34 +32,46 @@ def storage_answer(question: Question, measured: Measured, require: int | None =
     """What the storage feeds. What trainings were fed, it feeds, too."""
     result = measured.storage
     if measured.pytorch is not None:
-        knee = knee_of(result)
-        fed, _ = fed_between(measured.pytorch.points, threshold_of(result))
-        if knee.kind != "knee" and fed > (knee.fed or 0):
-            starved = knee.starved if knee.starved and knee.starved > fed else None
-            kind = "not-identifiable" if knee.kind == "below" else knee.kind
-            result = replace(result, knee=replace(knee, kind=kind, fed=fed, starved=starved))
+        trainings_fed, _ = fed_between(measured.pytorch.points, threshold_of(result))
+        result = replace(result, knee=_raised(knee_of(result), trainings_fed))
     asked = Asked(subject=str(question.place), require=require, wanted=question.up_to)
     return answer_of(result, asked)
 
 
+def _raised(knee: Knee, fed: int) -> Knee:
+    """Return `knee` with `fed` accelerators or more fed, unless it has a number of its own."""
+    if knee.kind == "knee" or fed <= (knee.fed or 0):
+        return knee
+    starved = knee.starved if knee.starved and knee.starved > fed else None
+    kind = "not-identifiable" if knee.kind == "below" else knee.kind
+    return replace(knee, kind=kind, fed=fed, starved=starved)
+
+
 def pytorch_answer(question: Question, trained: RunResult, client: Client) -> Answer:
     """What PyTorch on these clients feeds, their cores included."""
-    fed, above_fed = fed_between(trained.points, threshold_of(trained))
-    starved = above_fed if any(point.ranks > fed for point in trained.points) else None
-    above = min((p for p in trained.points if p.ranks > fed), key=lambda p: p.ranks, default=None)
     name, subject = accelerator_of(trained), f"PyTorch on {client.name}"
-    most = max(trained.points, key=lambda point: point.bytes_per_second)
-    share = most.x_ideal * most.ranks
-    number = float(fed) if fed else share if share < 1 else None
-    return Answer(
+    fed, _ = fed_between(trained.points, threshold_of(trained))
+    starved = min(
+        (point for point in trained.points if point.ranks > fed), key=lambda point: point.ranks, default=None
+    )
+    fastest = max(trained.points, key=lambda point: point.bytes_per_second)
+    share_of_one = fastest.x_ideal * fastest.ranks
+    number = float(fed) or (share_of_one if share_of_one < 1 else None)
+    answer = Answer(
         question=f"How many can {subject} feed?",
-        sentence=f"{subject} {feeds(name, number, fed, starved)}.",
+        sentence=f"{subject} {feeds(name, number, fed, starved.ranks if starved else None)}.",
         number=number,
-        interval=(number or 0.0, None if starved is None else max(starved - 1.0, number or 0.0)),
+        interval=(number or 0.0, None),
         unit=name,
         threshold=threshold_of(trained),
-        limit=_client_limit(above, client) if above else "",
-        advice=_cores_wanted(question, trained, client, fed, starved, above),
+    )
+    if starved is None:
+        return answer
+    return replace(
+        answer,
+        interval=(number or 0.0, max(starved.ranks - 1.0, number or 0.0)),
+        limit=_client_limit(starved, client),
+        advice=_cores_wanted(question, trained, client, fed, starved),
     )
 
 
@@ -74,19 +86,15 @@ def _client_limit(point: Point, client: Client) -> str:
     return f"{text}, {others:.1f} of them used by other programs" if others else text
 
 
-def _cores_wanted(
-    question: Question, trained: RunResult, client: Client, fed: int, starved: int | None, above: Point | None
-) -> str:
+def _cores_wanted(question: Question, trained: RunResult, client: Client, fed: int, starved: Point) -> str:
     """How many more cores feed as many accelerators as were asked about; empty if cores are not the limit."""
-    if fed >= question.up_to or starved is None or above is None:
-        return ""
-    if above.bound is None or above.bound.kind != "client-cpu":
+    if fed >= question.up_to or starved.bound is None or starved.bound.kind != "client-cpu":
         return ""
     least = min(trained.points, key=lambda point: point.ranks)
     used = sum(host.cpu_seconds for host in least.hosts) / least.seconds / least.ranks
-    # A fed rank needs more CPU than a starved one, and the present cores did not feed `starved`.
-    cores = max(used / max(0.01, least.x_ideal), client.cores / starved)
-    more = math.ceil(question.up_to * cores) - client.cores
+    # A fed rank needs more CPU than a starved one, and the present cores did not feed the starved ranks.
+    cores_a_rank = max(used / max(0.01, least.x_ideal), client.cores / starved.ranks)
+    more = math.ceil(question.up_to * cores_a_rank) - client.cores
     if more <= 0:
         return ""
     hosts = f" (or {math.ceil(question.up_to * client.hosts / fed)} hosts like this)" if fed else ""

@@ -85,20 +85,9 @@ def ask(question: Question, comm: Comm, begin: float) -> None:
     where = place_of_data(question.place)
     data = None if where is question.place else Data(where, recipe_of(question.workload), question)
     probed = probe(data.dataset if data else _given(where, question), question)
-    ranks = probed.ranks
-    if data and (question.force or not (question.out / STORAGE / RESULT).is_file()):
-        data.grow(ranks, end)
     trains = find_spec("torch") is not None
-    while True:
-        question = replace(question, force=question.force or _of_other_data(question.out, where))
-        largest = _largest(question, where, comm)
-        seconds = (end - time.monotonic()) * (0.6 if trains else 1.0)  # the rest is for PyTorch
-        storage = _storage_knee(question, where, largest, probed, seconds, comm)
-        fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
-        ranks *= 2  # one process, the probe, got less than the storage can deliver
-        known = fed < largest or largest == min(comm.size, question.up_to)
-        if known or data is None or not data.grow(ranks, end):
-            break
+    share = 0.6 if trains else 1.0  # the rest of the time is for PyTorch
+    question, storage = _storage_with_enough_data(question, where, data, probed, end, share, comm)
     if trains:
         _pytorch_counts(question, where, storage, probed, end - time.monotonic(), comm)
     else:
@@ -106,6 +95,29 @@ def ask(question: Question, comm: Comm, begin: float) -> None:
     # After an error the data stay: the same command with the same --out continues with them.
     if data and not question.keep:
         remove_data(where)
+
+
+def _storage_with_enough_data(
+    question: Question, where: Place, data: Data | None, probed: Probed, end: float, share: float, comm: Comm
+) -> tuple[Question, RunResult]:
+    """Search for the storage's knee, with more data as long as all counts are fed. `data` is None if given.
+
+    A search takes at most `share` of the time left until `end`. Returns the question with `force` set if the
+    results of earlier, fewer data have to be replaced.
+    """
+    ranks = probed.ranks
+    if data and (question.force or not (question.out / STORAGE / RESULT).is_file()):
+        data.grow(ranks, end)
+    while True:
+        question = replace(question, force=question.force or _of_other_data(question.out, where))
+        largest = _largest(question, where, comm)
+        seconds = (end - time.monotonic()) * share
+        storage = _storage_knee(question, where, largest, probed, seconds, comm)
+        fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
+        known = fed < largest or largest == min(comm.size, question.up_to)
+        ranks *= 2  # one process, the probe, got less than the storage can deliver
+        if known or data is None or not data.grow(ranks, end):
+            return question, storage
 
 
 def _given(where: Place, question: Question) -> Dataset:

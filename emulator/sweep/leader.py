@@ -1,4 +1,4 @@
-"""Lead a run or a sweep on rank 0: choose the counts, summarise each point, print it and store the result."""
+"""Lead a run or a sweep on rank 0: choose the counts, print each point, store the result."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ from emulator.record.result import BoundKind, Point, Probe
 from emulator.record.steps import STEP, StepLog
 from emulator.run.environment import describe_run
 from emulator.run.job import TrainingJob
-from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.sweep.outlook import PRIOR_STEPS, Pace
 from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import Schedule
-from emulator.sweep.summary import conclusions, dataset_facts, first_result, require_rules, summarise
+from emulator.sweep.summary import conclusions, dataset_facts, first_result, require_rules
 from emulator.units import counted, show_rate, show_seconds
 
 UNPROBED: tuple[BoundKind, ...] = ("storage", "latency")
@@ -125,31 +124,32 @@ class Leader:
         if not self._ranks:
             doing = f"{counted(len(self._points), 'run')} done" if self._step else "starting"
             return Now(verb=self._job.kind, doing=doing, seconds=seconds)
-        points, knee = self._points, self._folder.result.knee
-        rates = throughput(self._recent) if len(self._recent) else None  # of rank 0: the others do the same
+        points = self._points
         left = self._seconds_left(points)
-        bound = points[-1].bound if points else None
-        limit = ""
-        if bound:
-            limit = f"{LIMIT_NAMES[bound.kind]} at {counted(points[-1].ranks, 'rank')}"
-        interval = knee.interval if knee else None
-        middle = knee.n_au if knee else None
-        return Now(
+        step = min(self._step + 1, self._length)
+        now = Now(
             verb=self._job.kind,
-            doing=f"{counted(self._ranks, 'rank')}, step {min(self._step + 1, self._length)} "
-            f"of {self._length}",
+            doing=f"{counted(self._ranks, 'rank')}, step {step} of {self._length}",
             part=len(points) + 1,
             parts=len(points) + 1 + len(self._later),
             about=not self._schedule.certain,
             share=live.share_done(seconds, left),
             seconds=seconds,
             eta_seconds=left,
-            bytes_per_second=self._ranks * rates.bytes_per_second if rates else None,
-            # Before, prefetched batches make the accelerators look busy.
-            au=rates.au if rates and au_measured(self._step, self._job.workload) else None,
-            limit=limit,
-            knee=(interval[0], middle, interval[1]) if interval and middle else None,
         )
+        if len(self._recent):
+            rates = throughput(self._recent)  # of rank 0: the others do the same
+            now = replace(now, bytes_per_second=self._ranks * rates.bytes_per_second)
+            # With fewer steps, prefetched batches make the accelerators look busy.
+            if au_measured(self._step, self._job.workload):
+                now = replace(now, au=rates.au)
+        if points and (bound := points[-1].bound):
+            now = replace(now, limit=f"{LIMIT_NAMES[bound.kind]} at {counted(points[-1].ranks, 'rank')}")
+        knee = self._folder.result.knee
+        if knee and knee.interval and knee.n_au:
+            low, high = knee.interval
+            now = replace(now, knee=(low, knee.n_au, high))
+        return now
 
     def _seconds_left(self, points: Sequence[Point]) -> float:
         """Estimate the seconds left: of this run from its steps, of later ones from the runs so far."""
@@ -164,9 +164,9 @@ class Leader:
         later = sum(pace.run(ranks, points) for ranks in self._later)
         return min(rest + later, max(rest, self._schedule.seconds_left))
 
-    def add(self, measured: Measured) -> None:
-        """Summarise the measured point, store it and print it. Raises StorageError."""
-        self._conclude((*self._points, summarise(self._job, measured)))
+    def add(self, measured: Point) -> None:
+        """Classify the limit of a measured point, store it and print it. Raises StorageError."""
+        self._conclude((*self._points, measured))
         point = self._points[-1]
         self._pace.took(time.monotonic() - self._point_begin, point)
         live.say(

@@ -60,13 +60,15 @@ class Pace:
             reading = ranks * workload.loader.batch_size * self.sample_bytes / self._rate
             return max(workload.accelerator.step_seconds, reading)
         smallest, largest = min(known), max(points, key=lambda point: point.ranks)
+        if ranks < smallest:
+            return max(workload.accelerator.step_seconds, known[smallest] * ranks / smallest)
         if ranks <= largest.ranks:
-            fewer = max(workload.accelerator.step_seconds, known[smallest] * ranks / smallest)
-            return fewer if ranks < smallest else _interpolated(ranks, known)
-        more = ranks / largest.ranks
+            return _interpolated(ranks, known)
+        growth = ranks / largest.ranks
         cores = max(1, sum(host.cores for host in largest.hosts))
         on_cores = sum(host.cpu_seconds for host in largest.hosts) / cores / largest.steps
-        return max(known[largest.ranks] * (more if largest.x_ideal < 0.98 else 1.0), on_cores * more)
+        on_storage = known[largest.ranks] * (growth if largest.x_ideal < 0.98 else 1.0)
+        return max(on_storage, on_cores * growth)
 
     def run(self, ranks: int, points: Sequence[Point]) -> float:
         """Return the estimated seconds of a run, from the choice of its count to the next choice."""

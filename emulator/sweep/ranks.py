@@ -1,13 +1,13 @@
 """Measure many points with one group of ranks: they start once, and each count runs on some of them.
 
-Only rank 0 has a `Leader`, which chooses counts and summarises points.
+Only rank 0 has a `Leader`, which chooses counts and concludes from points.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,23 +45,35 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     """
     with guarded(world, job.out):
         hosts, memory = hosts_of(world)
-        dataset, node = open_together(world, job.dataset), world.node()
+        dataset = open_together(world, job.dataset)
         opened = partial(leader.open, dataset, hosts, memory, world) if leader else None
         with entered(world, opened) as folder:
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
             part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
-            first = node.rank == 0  # one rank per host checks OUT and makes the spool
-            seen = world.all(np.array([not first or (job.out / RESULT).is_file()]))
+            # OUT may be another folder on another host: its first rank looks for the result there.
+            sees_out = world.all(np.array([world.node().rank > 0 or (job.out / RESULT).is_file()]))
             if leader:
-                leader.keep_rows_on({host for host, sees in zip(hosts, seen, strict=True) if not sees})
-            made = agreed(world, lambda: make_spool(job.out, part) if first else None)
-            shared = node.bcast(made)
-            with agreed(world, lambda: Spool(shared, node.rank, node.size)) as spool:
+                leader.keep_rows_on({host for host, sees in zip(hosts, sees_out, strict=True) if not sees})
+            with _spooling(job, world, part) as spool:
                 order = activation_order(hosts, job.placement)
                 _measure_points(job, dataset, world, leader, order, number, spool)
-            agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
-            agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
             return folder.complete() if folder else None
+
+
+@contextmanager
+def _spooling(job: TrainingJob, world: Comm, part: int) -> Iterator[Spool]:
+    """Open the spool of this rank's host for the body, then write its rows as `part` of the step log.
+
+    Collective over `world`. The spool of a body that fails stays, with all rows so far.
+    """
+    node = world.node()
+    first = node.rank == 0  # one rank per host makes the spool, and removes it
+    made = agreed(world, lambda: make_spool(job.out, part) if first else None)
+    shared = node.bcast(made)
+    with agreed(world, lambda: Spool(shared, node.rank, node.size)) as spool:
+        yield spool
+    agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
+    agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
 
 
 def _measure_points(
@@ -79,9 +91,9 @@ def _measure_points(
     while (count := world.bcast(leader.next_count() if leader else None)) is not None:
         active = world.rank in order[:count]
         group = world.split(0 if active else 1)
-        measured = run_point(job, dataset, number, group, spool, progress, world.links) if active else None
-        if leader and measured:
-            leader.add(measured)
+        point = run_point(job, dataset, number, group, spool, progress, world.links) if active else None
+        if leader and point:
+            leader.add(point)
         number += 1
         world.barrier()  # idle ranks wait here
         _probe_if_requested(job, dataset, world, leader)

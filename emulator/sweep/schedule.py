@@ -25,9 +25,9 @@ class Schedule(ABC):
     """The assumption behind `expected`; empty if there is none."""
 
     def __init__(self, clock: Clock | None = None, seconds: float = math.inf) -> None:
-        """No run begins that would not end within `seconds` from now, by its `cost`."""
+        """Begin only runs that would end within `seconds` from now, as `cost` estimates them."""
         self.seconds = seconds
-        self.cost: Cost = lambda ranks, points: 0.0  # until who measures the runs sets it
+        self.cost: Cost = lambda ranks, points: 0.0  # the leader sets a real one
         self._now = clock.now if clock else lambda: 0.0
         self._begin = self._now()
 
@@ -57,7 +57,7 @@ class Schedule(ABC):
 
     def fitting(self, count: int, points: Sequence[Point], least: int = 1) -> int | None:
         """The largest count from `least` to `count` whose run would end in time; None if there is none."""
-        # The first run may take half: one count alone tells little.
+        # The first run may take half of the time, since one count alone tells little.
         left = self.seconds_left if points else self.seconds_left / 2
         fits = (ranks for ranks in range(count, least - 1, -1) if self.cost(ranks, points) <= left)
         return next(fits, None)
@@ -109,7 +109,10 @@ def require_ranks(counts: Sequence[int], world: int) -> None:
 
 
 def fed_between(points: Sequence[Point], threshold: float) -> tuple[int, int]:
-    """Return the largest count that was fed, 0 for none, and the smallest one above it that was not."""
+    """Return the largest count that was fed, 0 for none, and the smallest above it that was not.
+
+    The second is the first + 1 if no count above it was run.
+    """
     fed = max((point.ranks for point in points if point.x_ideal >= threshold), default=0)
     starved = [point.ranks for point in points if point.x_ideal < threshold and point.ranks > fed]
     return fed, min(starved, default=fed + 1)
@@ -130,9 +133,10 @@ class Halving(Schedule):
         return self.fitting(count, points, fed + 1) if starved - fed > 1 else None
 
     def _between(self, points: Sequence[Point]) -> tuple[int, int]:
-        """The largest fed count, and the smallest above it that is not fed, or was not run."""
+        """The largest fed count, and the smallest that starved above it; `largest` + 1 if none did."""
         fed, starved = fed_between(points, self._threshold)
-        return fed, starved if any(point.ranks == starved for point in points) else self.largest + 1
+        starved_was_run = any(point.ranks == starved for point in points)
+        return fed, starved if starved_was_run else self.largest + 1
 
     def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
         fed, starved = self._between(points)
@@ -142,8 +146,5 @@ class Halving(Schedule):
         if not points:
             return "looking for the largest fed count"
         fed, starved = self._between(points)
-        return (
-            f"{fed} or more are fed, fewer than {starved}"
-            if starved <= self.largest
-            else f"{fed} or more are fed"
-        )
+        fewer = f", fewer than {starved}" if starved <= self.largest else ""
+        return f"{fed} or more are fed{fewer}"

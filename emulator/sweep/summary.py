@@ -12,18 +12,7 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.bound import StorageShape, classify
-from emulator.analysis.flags import (
-    another_dataset,
-    costly_barrier,
-    jobs_cpu,
-    neighbour,
-    no_o_direct,
-    non_stationary,
-    point_flags,
-    short_run,
-    small_dataset,
-    unlike_job,
-)
+from emulator.analysis.flags import another_dataset, small_dataset, unlike_job
 from emulator.analysis.knee import find_knee
 from emulator.analysis.point import point_of
 from emulator.analysis.storage_limit import Reading
@@ -33,31 +22,6 @@ from emulator.record.out import read_failure, read_result
 from emulator.record.result import Flag, HostShare, Point, Probe, RunResult, new_result
 from emulator.record.steps import STEP, step_blocks
 from emulator.run.job import TrainingJob, mismatch
-from emulator.run.point import Measured
-
-
-def summarise(job: TrainingJob, measured: Measured) -> Point:
-    """Return the measured point with its flags."""
-    reads, ranks = measured.reads, measured.point.ranks
-    point = replace(
-        measured.point,
-        resident_share=reads.pages_resident / reads.pages_sampled if reads.pages_sampled else None,
-        read_latency={str(edge): count for edge, count in reads.latencies.items()},
-        read_latency_max=reads.slowest or None,
-        read_seconds=reads.seconds,
-        open_seconds=reads.opening,
-        read_amplification=reads.stored / reads.bytes if reads.bytes else None,
-        read_retries=reads.retries,
-    )
-    flags = [
-        non_stationary(measured.rates),
-        no_o_direct(ranks, measured.buffered) if job.direct else None,
-        short_run(point, job.workload),
-        jobs_cpu(point, job.workload),
-        neighbour(point, job.workload),
-        costly_barrier(point, job.workload),
-    ]
-    return replace(point, flags=point_flags(point) + tuple(flag for flag in flags if flag))
 
 
 def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, Any]) -> RunResult:
