@@ -87,7 +87,7 @@ def at_threshold(result: RunResult, share: float | None) -> RunResult:
     if share is None or share == threshold_of(result):
         return result
     training = {**result.workload.get("training", {}), "au_threshold": share}
-    knee = find_knee(result.points, share) if result.knee is not None else None
+    knee = None if result.knee is None else find_knee(result.points, share)
     return replace(result, workload={**result.workload, "training": training}, knee=knee)
 
 
@@ -104,18 +104,18 @@ def answer_of(result: RunResult, asked: Asked = NOTHING_ASKED) -> Answer:
         return replace(plain, sentence=_published(points))
     knee = knee_of(result)
     number, interval = _number(knee, points)
-    subject = asked.subject
-    short = _starving(points, threshold)
-    return replace(
+    answer = replace(
         plain,
-        sentence=_sentence(subject, name, knee, number, result),
+        sentence=_sentence(asked.subject, name, knee, number, result),
         number=number,
         interval=interval,
         threshold=threshold,
-        limit=show_limit(short) if short else "",
-        advice=_advice(short, asked.wanted, threshold) if short else "",
         notes=_notes(points),
     )
+    if starved_point := _starved_point(points, threshold):
+        advice = _advice(starved_point, asked.wanted, threshold)
+        answer = replace(answer, limit=show_limit(starved_point), advice=advice)
+    return answer
 
 
 def accelerator_of(result: RunResult) -> str:
@@ -144,29 +144,31 @@ def feeds(name: str, number: float | None, fed: int, starved: int | None) -> str
         return f"feeds {named(number, name)}"
     if starved is None:
         return f"feeds at least {named(fed, name)}"
-    return f"feeds {fed} to {named(starved - 1, name)}" if fed else f"feeds fewer than {named(starved, name)}"
+    if fed:
+        return f"feeds {fed} to {named(starved - 1, name)}"
+    return f"feeds fewer than {named(starved, name)}"
 
 
 def _number(knee: Knee, points: Sequence[Point]) -> tuple[float | None, tuple[float, float | None] | None]:
     """The accelerators that are fed, and the ends between which that is known."""
-    low, high = fed_range(knee)
-    share = _share_of_one(points)
     if knee.n_au is not None:
         return knee.n_au, knee.interval
-    if share is not None and not low:
-        # Less than one is fed, or the client kept the storage from showing more.
-        exact = not any(limited_by_client(point) for point in points)
-        return share, (share, share if exact else high)
+    low, high = fed_range(knee)
     if low:
-        return float(low), (float(low), high)
-    return None, (0.0, high) if high else None
+        return low, (low, high)
+    share = _share_of_one(points)
+    if share is None:
+        return None, (0.0, high) if high else None
+    # Where the client was the limit, the storage may feed more than this share.
+    client_was_limit = any(map(limited_by_client, points))
+    return share, (share, high if client_was_limit else share)
 
 
 def _share_of_one(points: Sequence[Point]) -> float | None:
-    """The demand of one accelerator that all ranks together got, where that is less than 1."""
-    most = max(usable(points) or points, key=lambda point: point.samples_per_second)
-    share = most.samples_per_second / most.ideal_samples_per_second * most.ranks
-    return share if 0 < share < 0.995 and math.isfinite(share) else None
+    """The share of one accelerator's demand that all ranks together got; None if they got all of it."""
+    fastest = max(usable(points) or points, key=lambda point: point.samples_per_second)
+    share = fastest.samples_per_second / fastest.ideal_samples_per_second * fastest.ranks
+    return share if 0 < share < 0.995 else None
 
 
 def _sentence(subject: str, name: str, knee: Knee, number: float | None, result: RunResult) -> str:
@@ -174,13 +176,13 @@ def _sentence(subject: str, name: str, knee: Knee, number: float | None, result:
     whose = "its" if (number or 2) < 2 else "their"
     demand = f"at {100 * threshold_of(result):.3g} % of {whose} demand"
     if knee.kind == "knee" and number is not None and knee.interval:
-        low, high = (_count(end) for end in knee.interval)
-        sure = f"(between {low} and {high}, 95 % sure)"
+        low, high = knee.interval
+        sure = f"(between {_count(low)} and {_count(high)}, 95 % sure)"
         return f"{subject} feeds {named(number, name)} {sure} {demand}{_saturation(knee, points)}."
     if number is not None and number < 0.995:
         return f"{subject} feeds {_part_of_one(number, name, points)}."
-    if does := _bounded(knee, name):
-        return f"{subject} {does} {demand}: {_because(knee, points)}."
+    if bounds := _bounded(knee, name):
+        return f"{subject} {bounds} {demand}: {_because(knee, points)}."
     place = subject[0].lower() + subject[1:]
     return f"Whether {place} feeds {named(1, name)} is not known: {_because(knee, points)}."
 
@@ -217,31 +219,30 @@ def _saturation(knee: Knee, points: Sequence[Point]) -> str:
 
 def _part_of_one(number: float, name: str, points: Sequence[Point]) -> str:
     """`0.4 of an A100: 1 process read 32 MB/s ..., and 1 asks for 80 MB/s`."""
-    most = max(usable(points) or points, key=lambda point: point.bytes_per_second)
-    at_least = "at least " if any(limited_by_client(point) for point in points) else ""
-    asked = show_rate(asked_rate([most]))
-    return f"{at_least}{named(number, name)}: {_read([most])}, and 1 asks for {asked}"
+    fastest = max(usable(points) or points, key=lambda point: point.bytes_per_second)
+    at_least = "at least " if any(map(limited_by_client, points)) else ""
+    demand = show_rate(asked_rate([fastest]))
+    return f"{at_least}{named(number, name)}: {_read([fastest])}, and 1 asks for {demand}"
 
 
 def _client_limits(points: Sequence[Point]) -> str:
     """The counts at which the client was the limit, and its limits."""
-    limited = [point for point in points if limited_by_client(point)]
+    limited = list(filter(limited_by_client, points))
     counts = ", ".join(map(str, sorted({point.ranks for point in limited})))
-    kinds = dict.fromkeys(LIMIT_NAMES[point.bound.kind] for point in limited if point.bound)
-    return f"at {counts} processes the limit was {' and '.join(kinds)}, not the storage"
+    limits = dict.fromkeys(LIMIT_NAMES[point.bound.kind] for point in limited if point.bound)
+    return f"at {counts} processes the limit was {' and '.join(limits)}, not the storage"
 
 
 def _read(points: Sequence[Point]) -> str:
     """What the runs of one count measured: `4 processes read 6.4 GB/s, 99.2 % of their demand, AU 98.9 %`."""
-    ranks = points[-1].ranks
-    mean = sum(point.bytes_per_second for point in points) / len(points)
-    processes = "1 process" if ranks == 1 else f"{ranks:,} processes"
-    text = f"{processes} read {show_rate(mean)}"
-    point = points[-1]
-    if not math.isfinite(point.ideal_samples_per_second) or not point.ideal_samples_per_second > 0:
+    last = points[-1]
+    processes, whose = ("1 process", "its") if last.ranks == 1 else (f"{last.ranks:,} processes", "their")
+    rate = sum(point.bytes_per_second for point in points) / len(points)
+    text = f"{processes} read {show_rate(rate)}"
+    if not 0 < last.ideal_samples_per_second < math.inf:
         return text
     share = sum(point.x_ideal for point in points) / len(points)
-    return f"{text}, {100 * share:.3g} % of {'its' if ranks == 1 else 'their'} demand, {show_au(point)}"
+    return f"{text}, {100 * share:.3g} % of {whose} demand, {show_au(last)}"
 
 
 def _published(points: Sequence[Point]) -> str:
@@ -253,13 +254,14 @@ def _published(points: Sequence[Point]) -> str:
     return f"{ranks:,} processes had AU {100 * au:.1f} % as published, which tells no rate."
 
 
-def _starving(points: Sequence[Point], threshold: float) -> Point | None:
-    """The starved run whose limit the answer names: the storage's own where there is one."""
-    starved = [p for p in points if p.x_ideal < threshold and p.bound and p.bound.kind != "compute"]
-    by_storage = [point for point in starved if point.bound and point.bound.kind in STORAGE]
+def _starved_point(points: Sequence[Point], threshold: float) -> Point | None:
+    """The starved run whose limit the answer names: one that the storage limited, if there is any."""
+    starved = [(point.bound.kind, point) for point in points if point.bound and point.x_ideal < threshold]
+    by_storage = [point for kind, point in starved if kind in STORAGE]
     if by_storage:
         return max(by_storage, key=lambda point: point.bytes_per_second)
-    return min(starved, key=lambda point: point.ranks, default=None)
+    by_others = [point for kind, point in starved if kind != "compute"]
+    return min(by_others, key=lambda point: point.ranks, default=None)
 
 
 def _advice(point: Point, wanted: int | None, threshold: float) -> str:
@@ -267,22 +269,23 @@ def _advice(point: Point, wanted: int | None, threshold: float) -> str:
     bound = point.bound
     assert bound is not None  # it is a starved run's
     if wanted is not None:
-        more = lacking(point, threshold * wanted * asked_rate([point]))
-        if more or bound.kind not in CLIENT:
-            return f"To feed {wanted:,}: {more}." if more else ""
-    text = bound.help or HELPS.get(bound.kind, "")
-    return text[:1].upper() + text[1:] + "." if text else ""
+        if more := lacking(point, threshold * wanted * asked_rate([point])):
+            return f"To feed {wanted:,}: {more}."
+        if bound.kind not in CLIENT:
+            return ""
+    text = bound.help or HELPS[bound.kind]
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _notes(points: Sequence[Point]) -> tuple[str, ...]:
     """Sentences on runs that are flagged but used, and on runs that are left out."""
-    raised = [point for point in usable(points) if point.flags]
-    notes = []
-    if raised:
-        names = ", ".join(sorted({flag.name for point in raised for flag in point.flags}))
-        notes.append(f"Flagged, but used: {len(raised)} of {len(points)} runs ({names}).")
-    if usable(points) and (dropped := left_out(points)):
-        notes.append(f"Left out: {', '.join(dropped)}.")
+    used, notes = usable(points), []
+    flagged = [point for point in used if point.flags]
+    if flagged:
+        names = ", ".join(sorted({flag.name for point in flagged for flag in point.flags}))
+        notes.append(f"Flagged, but used: {len(flagged)} of {len(points)} runs ({names}).")
+    if used and (reasons := left_out(points)):
+        notes.append(f"Left out: {', '.join(reasons)}.")
     return tuple(notes)
 
 

@@ -14,8 +14,8 @@ from emulator.units import counted, show_rate, show_seconds
 FED = 0.95
 """Throughput / ideal from which compute is the limit, if processes had held no accelerator up."""
 TRAINS = 0.90
-"""Throughput / ideal from which compute is the limit. Lower than FED: with torch it is 93 % where nothing is
-short (results/causes.md), since handing a batch over takes time on any host."""
+"""Throughput / ideal from which compute is the limit, if only late processes lowered it. With torch it is
+93 % on hosts that are short of nothing (results/causes.md): handing a batch over takes time."""
 BUSY = 0.90
 """Share of a host's CPU time from which CPU is the limit."""
 SAME = 0.90
@@ -113,13 +113,13 @@ def _starving(
     kind, limit = _largest_share(point, point.starved), None
     of_storage = storage_limit(point, probes, reading, others) if reading else None
     if kind == "storage":
-        # Storage that answers each request as fast as it ever does is not the limit: too few are in flight.
         limit = client_link(point, others) or of_storage or answers_at_once(point, shape)
     elif kind == "client-cpu" and _cores_to_spare(point):
-        # Threads queue for a core now and then, also where most of the loss is a storage without reserves.
-        limit = of_storage if of_storage and of_storage.kind in ("bandwidth", "iops") else None
+        # Threads queue for a core at times even where some are idle; a storage at its maximum outweighs that.
+        at_maximum = of_storage is not None and of_storage.kind in ("bandwidth", "iops")
+        limit = of_storage if at_maximum else None
     if limit is None:
-        limit = _client_bound(point, kind)
+        limit = _bound_of_share(point, kind)
     return replace(limit, evidence=(*limit.evidence, *_shares(point), *busy_hosts(point).values()))
 
 
@@ -135,8 +135,7 @@ def compute(point: Point) -> Bound | None:
 
 
 def at_cap(point: Point, shape: StorageShape | None) -> Bound | None:
-    """Emulated storage delivers the rate that it is shaped to, whatever the client did; or most of it beside
-    cores that are idle for longer than the storage."""
+    """Emulated storage delivers the rate that it is shaped to; where hosts have idle cores, most of it."""
     if shape is None or point.x_ideal >= FED:
         return None
     hosts = max(1, len(point.hosts))
@@ -148,8 +147,8 @@ def at_cap(point: Point, shape: StorageShape | None) -> Bound | None:
     return Bound(kind="bandwidth", evidence=evidence)
 
 
-def _client_bound(point: Point, kind: BoundKind) -> Bound:
-    """The bound of the largest share, which is the storage's only if nothing tells its limits apart."""
+def _bound_of_share(point: Point, kind: BoundKind) -> Bound:
+    """The bound of the largest share, where nothing else names the limit."""
     if kind == "straggler" and point.starved is not None:
         rank, host = point.starved.straggler, point.starved.straggler_host
         evidence = (f"rank {rank} lost twice as much time by itself as any other",)
@@ -159,7 +158,7 @@ def _client_bound(point: Point, kind: BoundKind) -> Bound:
 
 
 def _cores_to_spare(point: Point) -> bool:
-    """True when the storage or waiting for cores starved accelerators, and every host had cores left."""
+    """True if every host had idle cores, and the largest share is the storage's or of waits for cores."""
     if point.starved is None or _largest_share(point, point.starved) not in ("storage", "client-cpu"):
         return False
     return all(host.busy_share is not None and host.busy_share < SPARE for host in point.hosts)
@@ -178,8 +177,8 @@ def _largest_share(point: Point, lost: Starved) -> BoundKind:
         "loader": lost.loader,
         "emulator": lost.barrier,
     }
-    # Time on a core is the CPU's where no core was left over, else the loader's: more workers would have used
-    # more cores.
+    # Time on a core is the CPU's where no core was idle. Elsewhere it is the loader's, which would have used
+    # more cores with more workers.
     working: BoundKind = "loader"
     if any(_crowded(point, host) for host in point.hosts):
         working = "cpu-quota" if lost.quota > lost.cores else "client-cpu"
@@ -190,25 +189,26 @@ def _largest_share(point: Point, lost: Starved) -> BoundKind:
 
 
 def _crowded(point: Point, host: HostShare) -> bool:
-    """True when no core was left over on a host."""
-    lost = host.starved
-    # Busy cores prove nothing: work of a lower priority gives way. Idle ones do: a thread that was ready
-    # to run waited only until the kernel had moved it to one.
-    spare = host.busy_share is not None and host.busy_share < SPARE and not (lost and lost.quota)
-    # A quarter of a second of waiting for each second on a core: no core was left over.
-    if lost is not None and lost.cores + lost.quota > 0.25 * lost.work and not spare:
+    """True if the ranks of a host had no idle core."""
+    if host.cpu_seconds >= BUSY * host.cores * point.seconds:
         return True
-    return host.cpu_seconds >= BUSY * host.cores * point.seconds
+    lost = host.starved
+    if lost is None or lost.cores + lost.quota <= 0.25 * lost.work:
+        return False
+    # Threads waited for cores a quarter as long as they ran. Where cores were idle, each waited only until
+    # the kernel had moved it to one. Busy cores alone prove nothing: work of lower priority gives way.
+    has_idle_cores = host.busy_share is not None and host.busy_share < SPARE
+    return not has_idle_cores or lost.quota > 0
 
 
 def _only_host(point: Point, kind: BoundKind) -> str:
     """The one host of several that `kind` limits; empty when it limits more of them, or none."""
     if kind in ("storage", "compute"):
         return ""
-    limited = [host for host in point.hosts if host.starved and _largest_share(point, host.starved) == kind]
-    if kind == "client-link":
-        limited = [host for host in limited if host.starved and host.starved.link > WORTH]
-    return limited[0].host if len(limited) == 1 < len(point.hosts) else ""
+    limited = [
+        host.host for host in point.hosts if host.starved and _largest_share(point, host.starved) == kind
+    ]
+    return limited[0] if len(limited) == 1 < len(point.hosts) else ""
 
 
 def _shares(point: Point) -> tuple[str, ...]:
@@ -217,8 +217,8 @@ def _shares(point: Point) -> tuple[str, ...]:
     if lost is None or lost.seconds <= 0:
         return ()
     shares = sorted(((getattr(lost, name), words) for name, words in NAMES.items()), reverse=True)
-    parts = [f"{words} {share:.0%}" for share, words in shares if share >= WORTH]
-    return (f"of the time in which accelerators starved: {', '.join(parts)}",)
+    named = [f"{words} {share:.0%}" for share, words in shares if share >= WORTH]
+    return (f"of the time in which accelerators starved: {', '.join(named)}",)
 
 
 def cores_wanted(point: Point) -> str:
@@ -247,7 +247,7 @@ def cores_of_others(point: Point) -> float:
 
 
 def answers_at_once(point: Point, shape: StorageShape | None) -> Bound | None:
-    """Emulated storage answers each request as fast as if there were no other: too few are in flight."""
+    """Emulated storage answers each request as fast as one by itself: too few are in flight."""
     requests = sum(point.read_latency.values())
     if shape is None or not requests:
         return None

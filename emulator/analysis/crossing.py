@@ -1,11 +1,11 @@
 """The count at which efficiency falls through a threshold, without a curve: fed below, starved above.
 
-The only claim is that there is one crossing. The efficiency of a count is unknown, so its runs give a
-probability that the count is fed (efficiency above the threshold) and one that it starves. A knee between two
-counts is as likely as that all counts below it are fed and all above it starve.
+The only assumption is that there is one crossing. The runs of a count tell how probable it is that the count
+is fed (efficiency above the threshold) or starves. The probability that the knee lies between two counts is
+the probability that all counts below are fed and all counts above starve.
 
-This is probabilistic bisection (Horstein 1963), averaged over the unknown efficiencies. The interval narrows
-only by bisection. That takes more runs than a curve where a curve fits, and is right where none does.
+This is probabilistic bisection (Horstein 1963), averaged over the unknown efficiencies. It needs more runs
+than a curve that fits, and is right where no curve fits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Crossings:
     level: Floats
     """ln efficiency at each, never rising."""
     fed: Floats
-    """Probability that the runs of a count alone give it to be fed."""
+    """Probability of each to be fed, by its own runs alone."""
 
     def curves(self, log_counts: Floats) -> Floats:
         """ln efficiency, shape (counts, knees): steps from the level of one count to that of the next."""
@@ -83,11 +83,11 @@ def crossings(
     bounds: tuple[float, float],
     drift: float = 0.0,
 ) -> Crossings:
-    """The knees that at least one run allows between `bounds` (ln N), uniform along ln N before any run.
+    """The knees between `bounds` (ln N) after one run or more. Before any run all ln N are equally likely.
 
-    `log_n` and `log_y` are ln of the count and of the efficiency of each run. `loose` is a variance that each
-    run has beyond run-to-run variation. `drift` is the relative standard deviation of an error that all runs
-    of one count may share. Deterministic.
+    `log_n` and `log_y` are ln of the count and of the efficiency of each run. `loose` is the variance of each
+    run besides run-to-run variation. `drift` is the relative standard deviation of an error that all runs of
+    one count share. Deterministic.
     """
     counts, count_of_run = np.unique(log_n, return_inverse=True)
     log_fed, log_starved = _log_sides(log_y, count_of_run, loose, math.log(threshold), drift)
@@ -102,15 +102,15 @@ def crossings(
     log_evidence = float(_log_sum(joint.ravel(), 0))
     cell_weight = np.exp(joint - log_evidence).sum(axis=1)
 
-    # Each cell that is left is represented by some knees, spread evenly along ln N.
-    kept = np.flatnonzero(cell_weight > 1e-6)
+    # Each cell with some weight is represented by a few knees, spread evenly along ln N.
+    likely = np.flatnonzero(cell_weight > 1e-6)
     place = (np.arange(KNEES_A_CELL) + 0.5) / KNEES_A_CELL
-    knees = edges[kept, None] + (edges[kept + 1] - edges[kept])[:, None] * place
-    weight = np.repeat(cell_weight[kept] / KNEES_A_CELL, KNEES_A_CELL)
+    knees = edges[likely, None] + (edges[likely + 1] - edges[likely])[:, None] * place
+    weight = np.repeat(cell_weight[likely] / KNEES_A_CELL, KNEES_A_CELL)
 
     median = np.array([np.median(log_y[count_of_run == i]) for i in range(len(counts))])
     runs_of_count = np.bincount(count_of_run).astype(np.float64)
-    # Each count by its own runs. Only the deviation of a run is learned from the others.
+    # Each count is judged by its own runs; only the deviation of a run is learned from all of them.
     log_deviation = LOG_DEVIATION_PRIOR + np.logaddexp(log_fed, log_starved).sum(axis=0)
     deviation_weight = np.exp(log_deviation - _log_sum(log_deviation, 0))
     probability_fed = 1 / (1 + np.exp(np.clip(log_starved - log_fed, -500, 500)))
@@ -151,10 +151,10 @@ def _log_sum(values: Floats, axis: int) -> Floats:
 
 
 def _levels(line: float) -> tuple[Floats, Floats, np.ndarray]:
-    """ln efficiency at a count before it was run: levels, their log probabilities, and which are fed.
+    """The prior of ln efficiency at a count: levels, their log probabilities, and which of them are fed.
 
-    Fed and starved are each certain here; which of them a count is, is the question. Half of each is spread
-    evenly near the threshold, the other half near 1 or far below.
+    The probabilities of the fed levels sum to 1, and so do those of the starved ones. Half of each is spread
+    evenly near the threshold; the other half lies near 1, or far below.
     """
     above = line * (1 - (np.arange(72) + 0.5) / 72)
     fed = 0.5 / -line + 0.5 * np.exp(above / 0.02) / 0.02

@@ -47,8 +47,10 @@ def above(name: str, value: float, sentence: str, threshold: float = PRECISION) 
 
 
 def held_up(point: Point) -> float:
-    """The share of the mean step that accelerators were held up by their own or, at barriers, others'
-    processes."""
+    """Share of the mean step in which accelerators were fed but their processes were late.
+
+    At barriers, the late process may be another rank's.
+    """
     total = sum(point.step.values())
     return point.step["overshoot"] / total if total else point.overshoot_share
 
@@ -66,16 +68,16 @@ def client_late(point: Point) -> Flag | None:
 
 def steal(point: Point) -> Flag | None:
     """Steal: a hypervisor ran another guest (/proc/stat) while accelerators starved for want of a core."""
-    known = [
+    by_host = [
         (min(1.0, host.steal_share / host.busy_share), host.steal_share, host.host)
         for host in point.hosts
         if host.steal_share is not None and host.busy_share
     ]
-    taken, share, name = max(known, default=(0.0, 0.0, ""))
+    share_of_busy, share, name = max(by_host, default=(0.0, 0.0, ""))
     lost = max(0.0, 1 - point.x_ideal)
     if point.starved is not None:
         lost *= point.starved.cores + point.starved.work
-    value = lost * taken
+    value = lost * share_of_busy
     return above(
         "steal",
         value,
@@ -129,10 +131,11 @@ def uneven_hosts(point: Point) -> Flag | None:
         return host.wait_seconds / max(1e-9, host.ranks * point.seconds)
 
     ordered = sorted(point.hosts, key=share)
-    slow, extra = ordered[-1], share(ordered[-1]) - share(ordered[(len(ordered) - 1) // 2])
+    median, slow = ordered[(len(ordered) - 1) // 2], ordered[-1]
+    extra = share(slow) - share(median)
     if extra <= UNEVEN:
         return None
-    # At barriers everybody waits for the slow host; without, its own ranks are late alone.
+    # With barriers all ranks wait for the slow host's; without, only its own ranks are late.
     value = extra if point.barrier_share > extra / 2 else extra * slow.ranks / point.ranks
     return above(
         "uneven-hosts",
@@ -148,21 +151,21 @@ POINT_FLAGS = (client_late, steal, page_cache, retried, uneven_hosts)
 
 def neighbour(point: Point, workload: Workload) -> Flag | None:
     """Others read or wrote on the dataset's own device while accelerators starved."""
-    watched = [host for host in point.hosts if host.device is not None]
+    watched = [(host.bytes, host.device) for host in point.hosts if host.device is not None]
     if not watched or point.read_amplification is None or point.x_ideal > 1 - PRECISION:
         return None
-    devices = [host.device for host in watched if host.device is not None]
-    # With the kernel's read-ahead, and the batches that were read but not consumed.
-    consumed = sum(host.bytes for host in watched)
+    consumed = sum(size for size, _ in watched)
+    read = sum(device.bytes for _, device in watched)
+    written = sum(device.written_bytes for _, device in watched)
+    # The point's own reads include the kernel's read-ahead, and batches that were read but not consumed.
     own = consumed * point.read_amplification * (1 + workload.batches_ahead / max(1, point.steps))
-    written = sum(device.written_bytes for device in devices)
-    moved = sum(device.bytes for device in devices) + written
-    read = max(0.0, moved - written - own)
-    value = (read + written) / max(1, moved)
+    others_read = max(0.0, read - own)
+    value = (others_read + written) / max(1, read + written)
+    name = watched[0][1].name
     return above(
         "neighbour",
         value,
-        f"Others read {show_bytes(read)} and wrote {show_bytes(written)} on {devices[0].name} during "
+        f"Others read {show_bytes(others_read)} and wrote {show_bytes(written)} on {name} during "
         f"the point, {value:.1%} of its bytes: alone, the dataset may be read faster by as much.",
     )
 
@@ -210,24 +213,26 @@ def unlike_job(workload: Workload) -> Flag | None:
 def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
     """Throughput drifts by more than 5 % over the point, with certainty 99 % (see `drift`).
 
-    Its mean then differs from where it was going by half of that.
+    The mean of a line is off from its end by half of the drift, which is the flag's value.
     """
-    if not (change := drift(throughput)):
+    half = drift(throughput) / 2
+    if not half:
         return None
-    middle, half = float(np.mean(throughput)), change / 2
-    # A line runs past what was ever seen where throughput breaks down rather than drifts.
+    middle = float(np.mean(throughput))
+    # Where throughput breaks down at once, the fitted line ends beyond all measured rates.
     begin, end = np.clip([middle * (1 - half), middle * (1 + half)], np.min(throughput), np.max(throughput))
-    much = f" by {abs(end / begin - 1):.0%}" if begin > 0 else ""
+    moved = "rose" if half > 0 else "fell"
+    share = f" by {abs(end / begin - 1):.0%}" if begin > 0 else ""
     return above(
         "non-stationary",
         min(1.0, abs(half)),
-        f"Throughput {'rose' if half > 0 else 'fell'}{much}, from {begin:.3g} to {end:.3g} samples/s, during "
+        f"Throughput {moved}{share}, from {begin:.3g} to {end:.3g} samples/s, during "
         "the point: it had not settled; run longer.",
     )
 
 
 def read_ahead(workload: Workload) -> int:
-    """Batches that a rank may have read before the first step is over."""
+    """Most batches that a rank has read before its first step is over."""
     return workload.batches_ahead + workload.access.shuffle_buffer // workload.loader.batch_size
 
 

@@ -13,7 +13,7 @@ from emulator.analysis.evidence import limited_by_client, usable
 from emulator.analysis.flags import invalid
 from emulator.analysis.knee import NO_KNEE, whole_accelerators
 from emulator.analysis.variation import PRIOR_DEVIATION
-from emulator.record.result import Knee, KneeKind, RunResult
+from emulator.record.result import Knee, KneeKind, Point, RunResult
 
 MET, UNKNOWN, NOT_MET = 0, 9, 10
 """Exit statuses."""
@@ -48,40 +48,52 @@ def worst(verdicts: Sequence[Verdict]) -> int:
 
 def require(required: int, result: RunResult) -> Verdict:
     """Decide whether `required` accelerators are fed, at the result's threshold (`threshold_of`)."""
-    fed, most = fed_range(knee_of(result))
-    low, high = whole_accelerators(fed), None if most is None else whole_accelerators(most)
-    ends = [f"at least {low:,}"] if low else []
-    ends += [] if high is None else [f"at most {high:,}"]
-    evidence = f"{' and '.join(ends)} are fed" if ends else "no count is known to be fed or starved"
-    if low == high:
-        evidence = f"{low:,} are fed"
-    evidence += f" at {threshold_of(result) * 100:g} % of their demand"
-    status = MET if required <= low else UNKNOWN
-    if high is not None and required > high:
+    low, high = fed_range(knee_of(result))
+    fed, most = whole_accelerators(low), None if high is None else whole_accelerators(high)
+    evidence = f"{_between(fed, most)} at {threshold_of(result) * 100:g} % of their demand"
+    status = UNKNOWN
+    if required <= fed:
+        status = MET
+    elif most is not None and required > most:
         status = NOT_MET
-    elif high is not None and status == UNKNOWN:
-        evidence += f"; more runs (--precision) may raise the lower end, {fed:.3g}, to {required:,}"
+    elif most is not None:
+        evidence += f"; more runs (--precision) may raise the lower end, {low:.3g}, to {required:,}"
     return Verdict(asked=f"--require {required}", status=status, evidence=evidence)
+
+
+def _between(fed: int, most: int | None) -> str:
+    """`at least 4 and at most 6 are fed`; 0 and None bound nothing."""
+    if fed == most:
+        return f"{fed:,} are fed"
+    ends = [f"at least {fed:,}"] if fed else []
+    if most is not None:
+        ends.append(f"at most {most:,}")
+    return f"{' and '.join(ends)} are fed" if ends else "no count is known to be fed or starved"
 
 
 def knee_of(result: RunResult) -> Knee:
     """The knee of a result; of runs of one count, what they say of the counts that are fed."""
     if result.knee is not None:
         return result.knee
-    threshold = threshold_of(result)
     points = [point for point in result.points if math.isfinite(point.ideal_samples_per_second)]
-    valid = [point for point in points if not invalid(point)]
-    fed = max((point.ranks for point in valid if point.x_ideal >= threshold), default=None)
-    unlimited = usable([point for point in points if not limited_by_client(point)])
-    starving = [point.ranks for point in unlimited if point.x_ideal < threshold]
-    starved = min((ranks for ranks in starving if ranks > (fed or 0)), default=None)
+    fed, starved = _counts_of(points, threshold_of(result))
     if starved is not None:
         kind: KneeKind = "not-identifiable" if fed else "below"
-    elif any(limited_by_client(point) for point in points):
+    elif any(map(limited_by_client, points)):
         kind = "at-least"
     else:
         kind = "beyond" if fed else "not-identifiable"
     return replace(NO_KNEE, kind=kind, fed=fed, starved=starved)
+
+
+def _counts_of(points: Sequence[Point], threshold: float) -> tuple[int | None, int | None]:
+    """The largest fed count, and the smallest above it that the storage starved; None where there is none."""
+    # What was fed although the client was late, the storage feeds.
+    fed = [point.ranks for point in points if point.x_ideal >= threshold and not invalid(point)]
+    largest_fed = max(fed, default=0)
+    starved = [point.ranks for point in usable(points) if point.x_ideal < threshold]
+    starved_above = [ranks for ranks in starved if ranks > largest_fed]
+    return largest_fed or None, min(starved_above, default=None)
 
 
 def fed_range(knee: Knee) -> tuple[float, float | None]:
@@ -119,7 +131,11 @@ def no_worse(share: float, names: tuple[str, str], old: RunResult, new: RunResul
     else:
         range_of = f"{low:.3g} or more" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
         evidence = f"{names[1]} {does} {range_of} of what {names[0]} {does}{where}"
-    status = MET if low >= 1 - share else NOT_MET if high < 1 - share else UNKNOWN
+    status = UNKNOWN
+    if low >= 1 - share:
+        status = MET
+    elif high < 1 - share:
+        status = NOT_MET
     return Verdict(asked=f"--fail-if-worse {share * 100:g}%", status=status, evidence=evidence)
 
 
@@ -127,16 +143,18 @@ def _ratio_of_knees(old: RunResult, new: RunResult) -> tuple[float, float] | Non
     """The 95 % interval of new knee / old knee; None where a result has none."""
     if not (old.knee and new.knee and old.knee.kind and new.knee.kind):
         return None
-    (old_low, old_high), (low, high) = (knee_range(result) for result in (old, new))
-    if old.knee.n_au and new.knee.n_au and old_low > 0 and low > 0:
+    (old_low, old_high), (low, high) = knee_range(old), knee_range(new)
+    old_knee, knee = old.knee.n_au, new.knee.n_au
+    if old_knee and knee and old_low > 0 and low > 0:
         # Errors of two results are independent: their logarithms add up in quadrature.
-        ratio = new.knee.n_au / old.knee.n_au
-        down = math.hypot(math.log(new.knee.n_au / low), math.log(old_high / old.knee.n_au))
-        up = math.hypot(math.log(high / new.knee.n_au), math.log(old.knee.n_au / old_low))
-        return ratio * math.exp(-down), ratio * math.exp(up)
+        down = math.hypot(math.log(knee / low), math.log(old_high / old_knee))
+        up = math.hypot(math.log(high / knee), math.log(old_knee / old_low))
+        return knee / old_knee * math.exp(-down), knee / old_knee * math.exp(up)
     if math.isinf(old_high):
         old_high = old_low  # the old result promises no more than it showed
-    return low / old_high if old_high else 0.0, high / old_low if old_low else math.inf
+    least = low / old_high if old_high else 0.0
+    most = high / old_low if old_low else math.inf
+    return least, most
 
 
 def _ratio_of_rates(old: RunResult, new: RunResult) -> tuple[float, float]:
@@ -157,11 +175,11 @@ def _ratio_of_rates(old: RunResult, new: RunResult) -> tuple[float, float]:
 
 def _log_rates(result: RunResult) -> dict[int, list[float]]:
     """Count -> logarithm of each run's throughput, of runs that say something about the storage."""
-    found: dict[int, list[float]] = {}
+    log_rates: dict[int, list[float]] = {}
     for point in result.points:
         if not limited_by_client(point) and not invalid(point) and point.samples_per_second > 0:
-            found.setdefault(point.ranks, []).append(math.log(point.samples_per_second))
-    return found
+            log_rates.setdefault(point.ranks, []).append(math.log(point.samples_per_second))
+    return log_rates
 
 
 def threshold_of(result: RunResult) -> float:

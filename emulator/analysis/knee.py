@@ -35,26 +35,26 @@ def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floa
 
 
 def saturated(ranks: Sequence[float], efficiency: Sequence[float], deviation: float) -> bool:
-    """True when some pair of counts shows a limit: throughput rises by less than a quarter of the rise of N.
+    """True if throughput grows by less than a quarter of the growth of N between some pair of counts.
 
-    In logarithms, where N rises by more than four times the relative standard `deviation` of one
+    Growth is in logarithms. N has to grow by more than four times the relative standard `deviation` of one
     run, so that variation from run to run does not hide a proportional rise.
     """
     count, mean = means(ranks, efficiency)
-    rate = np.log(np.maximum(count * mean, 1e-12))
-    grown = np.log(count[None, :] / count[:, None])
-    risen = rate[None, :] - rate[:, None]
-    return bool(((grown > max(0.05, 4 * deviation)) & (risen < grown / 4)).any())
+    log_rate = np.log(np.maximum(count * mean, 1e-12))
+    growth_of_count = np.log(count[None, :] / count[:, None])
+    growth_of_rate = log_rate[None, :] - log_rate[:, None]
+    apart = growth_of_count > max(0.05, 4 * deviation)
+    return bool((apart & (growth_of_rate < growth_of_count / 4)).any())
 
 
 def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     """The knee of a sweep. Repeats of a count are several points, in their order.
 
-    N_AU and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
-    interval, so it stands for one run per count too. What kind of answer the runs carry is decided by
-    `_kind`, and only a `knee` has numbers; N* also has none when no point is saturated (`saturated`), and is
-    never above what a point measured. Points that say nothing about the storage are left out
-    (`emulator.analysis.evidence`). A workload without compute has no knee.
+    N_AU and N* are medians of the posterior (`emulator.analysis.posterior`), and `interval` is its 95 %
+    interval, also with one run per count. Only the kind `knee` has numbers. N* has none where no point is
+    saturated (`saturated`), and is never above what a point measured. Points that say nothing about the
+    storage are left out (`emulator.analysis.evidence`). A workload without compute has no knee.
     Raises ValueError when `points` is empty.
     """
     if not points:
@@ -68,15 +68,14 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     runs = [observe(point) for point in used]
     ranks, efficiency = [run.ranks for run in runs], [run.efficiency for run in runs]
     belief = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
-    kind, fed, starved = _kind(belief, ranks, client_limited, threshold)
-    knee = replace(NO_KNEE, kind=kind, fed=fed, starved=starved)
-    if kind == "knee":
+    knee = _with_kind(belief, ranks, client_limited, threshold)
+    if knee.kind == "knee":
         low, middle, high = belief.n_au
-        n_au = _undenied(middle, fed, starved)
+        n_au = _undenied(middle, knee.fed, knee.starved)
         knee = replace(knee, n_au=n_au, interval=(min(low, n_au), max(high, n_au)))
-    elif kind == "not-identifiable" and fed and starved:
-        knee = replace(knee, interval=(float(fed), float(starved)))
-    if kind in ("knee", "below") and saturated(ranks, efficiency, belief.deviation):
+    elif knee.kind == "not-identifiable" and knee.fed and knee.starved:
+        knee = replace(knee, interval=(float(knee.fed), float(knee.starved)))
+    if knee.kind in ("knee", "below") and saturated(ranks, efficiency, belief.deviation):
         count, mean = means(ranks, efficiency)
         knee = replace(knee, n_saturation=min(belief.n_saturation, float((count * mean).max())))
     return knee
@@ -94,45 +93,51 @@ def asked_rate(points: Sequence[Point]) -> float:
     return points[0].ideal_samples_per_second / points[0].ranks * size
 
 
-def _kind(
+def _with_kind(
     belief: Belief, ranks: Sequence[int], client_limited: Sequence[Point], threshold: float
-) -> tuple[KneeKind, int | None, int | None]:
-    """The kind of answer that the runs carry, and the counts between which they show the knee to be.
+) -> Knee:
+    """A knee without numbers: its kind, and the counts between which the runs show it to be.
 
-    What `client_limited` points were fed, the storage feeds, unless other runs of the count decide; that they
-    starved says nothing. The fit is held against the counts that were run: where it denies what they show
-    again and again, or leaves more than WIDE open, there is no number.
+    `ranks` are the counts of the runs that are used. Of the `client_limited` points, those that were fed show
+    that the storage feeds as many, unless other runs of their count decide. Those that starved show nothing.
     """
-    lifted = [p.ranks for p in client_limited if p.x_ideal >= threshold and p.ranks not in ranks]
-    denied, fed, starved = _bounds(belief, lifted)
-    if not denied and belief.n_au[2] < min(ranks) and not lifted:
-        return "below", None, min(ranks)
+    fed_by_client = [
+        point.ranks for point in client_limited if point.x_ideal >= threshold and point.ranks not in ranks
+    ]
+    denied, fed, starved = _bounds(belief, fed_by_client)
+    if not denied and belief.n_au[2] < min(ranks) and not fed_by_client:
+        return replace(NO_KNEE, kind="below", starved=min(ranks))
     kind: KneeKind = "not-identifiable" if denied else _kind_of_interval(belief, max(ranks))
     if kind == "beyond":
-        fed = max([*ranks, *lifted])
-    largest_fed = max([fed or 0, *lifted])
-    starving = [point.ranks for point in client_limited if point.x_ideal < threshold]
-    if starved is None and kind != "knee" and max(starving, default=0) > largest_fed:
-        return "at-least", largest_fed or None, None
-    return kind, fed, starved
+        fed = max([*ranks, *fed_by_client])
+    largest_fed = max([fed or 0, *fed_by_client])
+    starved_by_client = max((p.ranks for p in client_limited if p.x_ideal < threshold), default=0)
+    if starved is None and kind != "knee" and starved_by_client > largest_fed:
+        return replace(NO_KNEE, kind="at-least", fed=largest_fed or None)
+    return replace(NO_KNEE, kind=kind, fed=fed, starved=starved)
 
 
-def _bounds(belief: Belief, lifted: Sequence[int]) -> tuple[bool, int | None, int | None]:
-    """Whether runs deny the fit; the largest count that they show to be fed, the smallest beyond to starve.
+def _bounds(belief: Belief, fed_by_client: Sequence[int]) -> tuple[bool, int | None, int | None]:
+    """Whether repeated runs contradict the fit, and the counts between which the runs show the knee to be.
 
-    `lifted` are counts that were fed though the client held them back.
+    The counts are the largest that was fed and the smallest above it that starved; None where there is none.
+    `fed_by_client` are counts that were fed although the client was late.
     """
     low, _, high = belief.n_au
-    # A single run may have stalled; what several runs deny is no accident.
+    # A single run may have stalled, so only what several runs show contradicts the fit.
     surely_fed, surely_starved = _shown(belief, BEYOND_DOUBT)
-    gap, top = min(surely_starved, default=math.inf), max([*surely_fed, *lifted], default=0)
-    denied = gap < top or top > high * 1.01 or gap < low * 0.99
+    lowest_starved = min(surely_starved, default=math.inf)
+    highest_fed = max([*surely_fed, *fed_by_client], default=0)
+    contradictory = lowest_starved < highest_fed
+    denied = contradictory or highest_fed > high * 1.01 or lowest_starved < low * 0.99
     if denied:
         low, high = 0.0, math.inf
     fed_counts, starved_counts = _shown(belief, CERTAIN)
-    fed = max((n for n in [*fed_counts, *lifted] if n < gap and n <= high), default=None)
-    above = max(top, fed or 0)
-    return denied, fed, min((n for n in starved_counts if n > above and n >= low), default=None)
+    fed_counts += fed_by_client
+    fed = max((count for count in fed_counts if count < lowest_starved and count <= high), default=None)
+    above = max(highest_fed, fed or 0)
+    starved = min((count for count in starved_counts if count > above and count >= low), default=None)
+    return denied, fed, starved
 
 
 def _shown(belief: Belief, sure: float) -> tuple[list[int], list[int]]:

@@ -1,19 +1,17 @@
 """The posterior of the knee after some runs, over families of curves that saturate, on a grid.
 
 A hypothesis is a scale K, log-uniform, and a shape (`emulator.analysis.families`). With y = ln(measured
-efficiency), m = ln(efficiency of the hypothesis) and N_AU its knee, the runs are, in the order in which they
-were run,
+efficiency), m = ln(efficiency of the hypothesis) and N_AU its knee,
 
-    y - m = error of the run (`emulator.analysis.variation`) + DISCREPANCY ln(N / N_AU) x something normal
+    y - m = error of the run (`emulator.analysis.variation`) + DISCREPANCY ln(N / N_AU) x standard normal
 
-The second term says that no real system is a member of a family. A curve fits near its knee and only roughly
-far away, so runs far from the knee count less (model discrepancy, Kennedy and O'Hagan 2001).
+for each run. The second term says that no real system is a member of a family. A curve fits near its knee and
+only roughly far away, so runs far from the knee count less (model discrepancy, Kennedy and O'Hagan 2001).
 
-Where no family describes the runs (a cliff, two limits), the best fit is wrong and its interval narrow. The
-bare crossing (`emulator.analysis.crossing`) is therefore another hypothesis: it only claims that efficiency
-crosses the threshold once. Each is weighted by its evidence. Curves win where they fit, since they need
-fewer runs; the bare crossing wins where runs contradict all curves. With curves alone, a cliff at 50 came out
-at 44.
+Where no family describes the runs (a cliff, two limits), the best fit is wrong and its interval too narrow.
+The bare crossing (`emulator.analysis.crossing`), which only assumes that efficiency crosses the threshold
+once, is therefore another hypothesis. Each is weighted by its evidence: curves win where they fit, the bare
+crossing wins where runs contradict all curves. With curves alone, a cliff at 50 came out at 44.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ class Posterior:
     weight: Floats
     """Sums to 1."""
     ahead: Floats
-    """Expected ln error of the next run by drift, if the hypothesis is true; mean over deviations."""
+    """Expected drift of the next run (ln), if the hypothesis is true; mean over deviations."""
     loose: Floats
     """Variance of `ahead`."""
     deviation: float
@@ -132,12 +130,11 @@ def posterior(
 ) -> Posterior:
     """The posterior after these runs; without runs it is the prior. Repeats of a count are several runs.
 
-    `slack` is by how much each efficiency may have been higher than measured; empty means by nothing. An
-    efficiency is then taken to be half of its slack higher, with that half as its standard deviation.
+    `slack` is the most that each efficiency may be above the measured one; empty means 0. The middle of that
+    range is taken for the measurement, and half of the range for its standard deviation.
 
     Runs are in the order in which they were run, since machines drift. K is between 1/2 and 4 x `maximum`,
-    the largest count that could be run. The grid of K is refined until it is finer than the answer.
-    Deterministic. Formula and sources are at the head of the module.
+    the largest count that could be run. Its grid is refined in CLOSER passes. Deterministic.
     """
     log_n = np.log(np.asarray(ranks, dtype=np.float64))
     half_slack = np.asarray(slack, dtype=np.float64) / 2 if len(slack) else np.zeros(len(log_n))
@@ -157,15 +154,15 @@ def posterior(
         return curves
     log_prior_odds = math.log((bounds[1] - bounds[0]) * CURVELESS / (1 - CURVELESS))
 
-    def bare_crossing(drift: float) -> tuple[Crossings, float]:
+    def crossings_with(drift: float) -> tuple[Crossings, float]:
         """The bare crossings, and the probability that no curve describes the system."""
         bare = crossings(log_n, log_y, loose, threshold, bounds, drift)
         log_odds = log_prior_odds - log_evidence + bare.log_evidence
         return bare, 1 / (1 + math.exp(min(-log_odds, 500.0)))
 
     # The drift was learned from the curves. The less they describe the runs, the less it is believed.
-    _, curveless = bare_crossing(0.0)
-    bare, curveless = bare_crossing((1 - curveless) * curves.drift)
+    _, curveless = crossings_with(0.0)
+    bare, curveless = crossings_with((1 - curveless) * curves.drift)
     no_drift = np.zeros(len(bare.weight))
     return replace(
         curves,
@@ -177,7 +174,7 @@ def posterior(
 
 
 def _closer(hypotheses: Posterior, scales: Floats, bounds: tuple[float, float]) -> Floats:
-    """Values of ln K for the next pass: half of them where any weight is left, half where most of it is."""
+    """Values of ln K for the next pass: half of them over 99.9 % of the weight, half over 98 %."""
     grids = []
     for tail in (5e-4, 0.01):
         ends = weighted_quantiles(hypotheses.log_scale, hypotheses.weight, (tail, 1 - tail))
@@ -221,9 +218,9 @@ def _weighed(
 def _residuals(
     log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
 ) -> tuple[Singles, Singles]:
-    """ln measured / hypothesis of each run, shape (runs, hypotheses), and its variance besides that of runs.
+    """ln(measured / hypothesis) of each run, shape (runs, hypotheses), and its variance besides run-to-run's.
 
-    The variance is that of the discrepancy, of `loose`, and of curves between two scales.
+    The variance is that of the discrepancy, of `loose`, and of the step from one scale to the next.
     """
     ratio = crossing_ratios(threshold)[which]
     knee = (scales[:, None] + np.where(ratio > LOWEST, ratio, 0.0)).ravel()

@@ -17,10 +17,10 @@ from emulator.record.result import Point
 CERTAIN = 0.975
 """Probability that counts as certain, one-sided."""
 BEYOND_DOUBT = 0.998
-"""Probability that one run alone cannot have, since it may have stalled."""
+"""Probability that takes more than one run, since a single one may have stalled."""
 INTERVAL = (0.0125, 0.5, 0.9875)
-"""Quantiles of a 95 % interval and its middle. Systems are no members of the families, and drift is no AR(1)
-process, so the ends are further out than those of the posterior."""
+"""Quantiles of the posterior for a 95 % interval and its middle. They lie further out than 95 %, because
+systems are no members of the families, and drift is no AR(1) process."""
 WIDTH = 0.05
 """Relative width of the 95 % interval of N_AU at which a search stops."""
 MAX_RUNS = 24
@@ -59,7 +59,7 @@ class Belief:
     n_au: tuple[float, float, float]
     """The 95 % interval of N_AU and its middle; below 1 where even one process is under the threshold."""
     n_saturation: float
-    """Median of N* = C / r; little is kbeliefn of it until some point is saturated."""
+    """Median of N* = C / r; little is known of it until some point is saturated."""
     beyond: float
     """Probability that N_AU is at or above the maximum."""
     below: float
@@ -85,14 +85,12 @@ def observe(point: Point) -> CountRun:
     time that the client lost. It need not have: other ranks may have read in that time.
     """
     efficiency = point.samples_per_second / point.ideal_samples_per_second
-    lost = point.starved
-    if lost is None:
-        return CountRun(ranks=point.ranks, efficiency=efficiency)
-    client_share = lost.link + lost.cores + lost.quota + lost.work + lost.loader
-    client_loss = client_share * lost.seconds / max(1e-9, point.ranks * point.seconds)
-    return CountRun(
-        ranks=point.ranks, efficiency=efficiency, slack=max(0.0, min(client_loss, 1 - efficiency))
-    )
+    slack = 0.0
+    if lost := point.starved:
+        client_share = lost.link + lost.cores + lost.quota + lost.work + lost.loader
+        client_loss = client_share * lost.seconds / max(1e-9, point.ranks * point.seconds)
+        slack = max(0.0, min(client_loss, 1 - efficiency))
+    return CountRun(ranks=point.ranks, efficiency=efficiency, slack=slack)
 
 
 def believe(history: Sequence[CountRun], search: KneeSearch) -> Belief:
@@ -111,10 +109,10 @@ def _believe(history: tuple[CountRun, ...], search: KneeSearch) -> Belief:
         [run.slack for run in history],
     )
     log_knee = hypotheses.log_n_au
-    (limit,) = hypotheses.quantiles(hypotheses.log_n_saturation, INTERVAL[1:2])
+    (median_saturation,) = hypotheses.quantiles(hypotheses.log_n_saturation, (0.5,))
     return Belief(
         n_au=_within(hypotheses, *hypotheses.quantiles(log_knee, INTERVAL)),
-        n_saturation=limit,
+        n_saturation=median_saturation,
         beyond=float(hypotheses.weight[log_knee >= math.log(search.maximum)].sum()),
         below=float(hypotheses.weight[log_knee < 0].sum()),
         posterior=hypotheses,
@@ -152,51 +150,54 @@ def next_count(history: Sequence[CountRun], search: KneeSearch) -> int | str:
     belief = believe(history, search)
     if stop := _stop(history, search, belief):
         return stop
-    if belief.beyond >= CERTAIN:  # so far by extrapolation: run it
+    if belief.beyond >= CERTAIN:  # by extrapolation, since the maximum was not run yet
         return search.maximum
     if belief.below >= CERTAIN:
         return 1
-    if len(history) >= search.min_runs // 2 and (count := _unseen(history, belief)):
+    if len(history) >= search.min_runs // 2 and (count := _other_side(history, belief)):
         return min(count, search.maximum)
     counts, gain, _ = _gains(search, belief)
     return int(counts[int(np.argmax(gain))])
 
 
 def runs_left(history: Sequence[CountRun], search: KneeSearch, belief: Belief) -> int:
-    """Number of runs that `next_count` may still ask for, if each shrinks the variance as the next does."""
+    """Number of runs that `next_count` may still ask for, if each narrows the interval as the next does."""
     if _stop(history, search, belief):
         return 0
-    _, _, shrink = _gains(search, belief)
+    _, _, variance_left = _gains(search, belief)
     most = search.max_runs - len(history)
     least = max(1, search.min_runs - len(history))
-    if shrink >= 1 or belief.width <= search.precision:
+    if variance_left >= 1 or belief.width <= search.precision:
         return min(most, least)
-    needed = 2 * math.log(search.precision / belief.width) / math.log(max(shrink, 1e-6))
+    # The width falls with the square root of the variance.
+    needed = 2 * math.log(search.precision / belief.width) / math.log(max(variance_left, 1e-6))
     return int(min(most, max(least, math.ceil(needed))))
 
 
 def _stop(history: Sequence[CountRun], search: KneeSearch, belief: Belief) -> str:
     """Return why no further run is worth it; empty if one is."""
     counts = {run.ranks for run in history}
-    share = f"{100 * search.threshold:.3g} %"
     if search.maximum in counts and belief.beyond >= CERTAIN:
         return f"no knee up to {search.maximum} processes"
     if 1 in counts and belief.below >= CERTAIN:
-        return f"even one process gets less than {share} of its demand"
-    if len(history) >= search.min_runs and belief.width < search.precision and not _unseen(history, belief):
+        return f"even one process gets less than {100 * search.threshold:.3g} % of its demand"
+    precise = len(history) >= search.min_runs and belief.width < search.precision
+    if precise and not _other_side(history, belief):
         return f"the 95 % interval of the knee is {100 * belief.width:.1f} % wide"
     if len(history) >= search.max_runs:
         return f"{search.max_runs} runs; the 95 % interval is still {100 * belief.width:.0f} % wide"
     return ""
 
 
-def _unseen(history: Sequence[CountRun], belief: Belief) -> int:
-    """Return the count in the middle of the interval if all runs are above it, or all below; else 0."""
+def _other_side(history: Sequence[CountRun], belief: Belief) -> int:
+    """Return the middle of the interval, as a count, if all runs are above it, or all below; else 0."""
     low, middle, high = belief.n_au
     counts = [run.ranks for run in history]
     if high < min(counts, default=0):
         return max(1, math.floor(middle))
-    return math.ceil(middle) if low > max(counts, default=math.inf) else 0
+    if low > max(counts, default=math.inf):
+        return math.ceil(middle)
+    return 0
 
 
 def _gains(search: KneeSearch, belief: Belief) -> tuple[Indices, Floats, float]:
@@ -217,9 +218,8 @@ def _gains(search: KneeSearch, belief: Belief) -> tuple[Indices, Floats, float]:
     noise = hypotheses.deviation**2 + float(hypotheses.loose[drawn].mean())
     distance = np.minimum(np.abs(np.log(counts) - log_knee.mean()), 2.0)
     gain = covariance**2 / (next_runs.var(axis=1) + noise + (DISCREPANCY * distance) ** 2)
-    # With the same number of steps per rank, the time of a run's steps is in proportion to 1 / efficiency.
-    # The cost of a run besides its steps is the same everywhere, so that there are few runs, and more only
-    # where steps take 30 times as long.
+    # The time of a run's steps is in proportion to 1 / efficiency. The fixed cost of a run is set to 30 times
+    # the steps of one that is fed, so that a search has few runs.
     cost = 30.0 + 1 / np.exp(mean_curve)
     best = int(np.argmax(gain / cost))
     return counts, gain / cost, 1 - float(gain[best]) / max(float(log_knee.var()), 1e-12)

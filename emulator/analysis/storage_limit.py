@@ -45,30 +45,37 @@ def storage_limit(
     if not in_reads or not probes:
         return None
     point, others = _from_storage(point), [_from_storage(other) for other in others]
-    wanted = _request_bytes(point, reading)
-    alone = _lone_request(probes, wanted)
-    opened, read = point.open_seconds or 0.0, in_reads
-    if reading.read_ahead:  # a library opens within its call: the probe opens a file for each request
-        opened = point.samples * max(0.0, alone.depth / alone.requests_per_second - alone.latency_seconds)
-        read -= opened
+    request_bytes = _request_bytes(point, reading)
+    alone = _lone_request(probes, request_bytes)
+    opened = _open_seconds(point, reading, alone)
+    read = in_reads - opened if reading.read_ahead else in_reads
     if opened > read:
         return _metadata(point, opened, read)
     best = max(probes, key=lambda probe: probe.bytes_per_second)
     most = max(best.bytes_per_second, *(other.bytes_per_second for other in (point, *others)))
-    requests = _requests_of(probes, point, wanted)
-    # Of requests of any size: that they are smaller helps little. A point with more of them than the probe
-    # shows that the probe met another limit.
+    requests = _requests_of(probes, point, request_bytes)
+    # The most requests per second hardly depends on their size. A point that made more than the probe shows
+    # that something else limited the probe.
     if REACHED <= requests.rate / requests.most <= 1 / REACHED:
         return _iops(point, requests, best)
-    slower = in_reads * wanted / max(1, point.bytes) / alone.latency_seconds
+    slowdown = in_reads * request_bytes / max(1, point.bytes) / alone.latency_seconds
     at_most = point.bytes_per_second >= REACHED * most
-    if at_most and (slower > ALONE or _is_flat(point, others, probes, best)):
+    if at_most and (slowdown > ALONE or _is_flat(point, others, probes, best)):
         return _bandwidth(point, most)
-    # Where others use the device, the probe's lone request waited for theirs, too: it shows no capacity left.
+    # Beside a neighbour on the device, the probe's lone request waited for others' requests, so that it does
+    # not show whether the storage has capacity left.
     shared = any(flag.name == "neighbour" and flag.value > 0.25 for flag in point.flags)
-    if slower <= ALONE and not shared:
+    if slowdown <= ALONE and not shared:
         return _latency(point, probes, reading, alone, min(most, requests.most * requests.bytes))
     return None
+
+
+def _open_seconds(point: Point, reading: Reading, alone: Probe) -> float:
+    """Seconds that the point's readers spent on opening files."""
+    if not reading.read_ahead:
+        return point.open_seconds or 0.0
+    # A library opens within its call. The probe opens a file for each request: what it took besides reading.
+    return point.samples * max(0.0, alone.depth / alone.requests_per_second - alone.latency_seconds)
 
 
 def _lone_request(probes: Sequence[Probe], wanted: float) -> Probe:
@@ -103,17 +110,18 @@ class _Requests(NamedTuple):
 
 
 def _requests_of(probes: Sequence[Probe], point: Point, request_bytes: float) -> _Requests:
-    size, rates = request_bytes, [(probe.requests_per_second, probe.cores) for probe in probes]
+    rates = [(probe.requests_per_second, probe.cores) for probe in probes]
     by_device = [
         (probe.device_requests_per_second, probe.cores)
         for probe in probes
         if probe.device_requests_per_second is not None
     ]
     if by_device and (mean := device_request_bytes(point)):
-        size, rates = mean, by_device
+        request_bytes, rates = mean, by_device
     most, cores = max(rates)
-    # Python runs one thread: a probe that used 0.75 of a core may have measured itself.
-    return _Requests(size, point.bytes_per_second / size, most if cores < 0.75 else math.inf)
+    if cores >= 0.75:  # Python runs one thread: the probe may have measured itself
+        most = math.inf
+    return _Requests(request_bytes, point.bytes_per_second / request_bytes, most)
 
 
 def device_request_bytes(point: Point) -> float | None:
@@ -125,9 +133,9 @@ def device_request_bytes(point: Point) -> float | None:
 
 def _request_bytes(point: Point, reading: Reading) -> float:
     """Mean bytes of a request that the storage answers while a reader waits."""
-    # Windows of read-ahead grow within a file, and files are not whole windows.
-    counted = device_request_bytes(point) if reading.read_ahead else None
-    return counted if counted is not None else reading.request_bytes
+    # Only the device knows the size of read-ahead's requests: they grow within a file.
+    by_device = device_request_bytes(point) if reading.read_ahead else None
+    return reading.request_bytes if by_device is None else by_device
 
 
 def from_memory(point: Point) -> Bound | None:
@@ -146,10 +154,10 @@ def _metadata(point: Point, opened: float, read: float) -> Bound:
     opening = show_seconds(opened / samples)
     share = min(1.0, opened / (opened + read))
     evidence = (f"opening files took {share:.0%} of the time of reading, {opening} a sample",)
-    # A reader's time for a sample is that of opening and that of reading, which stays.
-    room = (opened + read) * point.x_ideal - read
-    if room > 0:
-        faster = show_seconds(room / samples)
+    # Accelerators are fed if opening and reading take x_ideal of their present time, of which reading stays.
+    time_to_open = (opened + read) * point.x_ideal - read
+    if time_to_open > 0:
+        faster = show_seconds(time_to_open / samples)
         advice = f"opens of {faster} a sample instead of {opening} would feed {point.ranks}"
     else:
         rate = point.bytes_per_second * (opened + read) / max(read, 1e-9)
