@@ -61,18 +61,15 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
         raise ValueError("no point to find a knee in")
     if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
         return NO_KNEE
-    used, client_limited = usable(points), [point for point in points if limited_by_client(point)]
+    used, client_limited = usable(points), list(filter(limited_by_client, points))
     if not used:
-        fed = max((point.ranks for point in client_limited if point.x_ideal >= threshold), default=None)
-        return replace(NO_KNEE, kind="at-least", fed=fed)
+        return replace(NO_KNEE, kind="at-least", fed=max(_fed(client_limited, threshold), default=None))
     runs = [observe(point) for point in used]
     ranks, efficiency = [run.ranks for run in runs], [run.efficiency for run in runs]
     belief = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
     knee = _with_kind(belief, ranks, client_limited, threshold)
     if knee.kind == "knee":
-        low, middle, high = belief.n_au
-        n_au = _undenied(middle, knee.fed, knee.starved)
-        knee = replace(knee, n_au=n_au, interval=(min(low, n_au), max(high, n_au)))
+        knee = _with_number(knee, belief)
     elif knee.kind == "not-identifiable" and knee.fed and knee.starved:
         knee = replace(knee, interval=(float(knee.fed), float(knee.starved)))
     if knee.kind in ("knee", "below") and saturated(ranks, efficiency, belief.deviation):
@@ -81,10 +78,18 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     return knee
 
 
-def _undenied(n_au: float, fed: int | None, starved: int | None) -> float:
-    """Return the knee nearest to `n_au` that stands for `fed` accelerators or more, below `starved`."""
-    n_au = max(n_au, fed or 0)
-    return n_au if starved is None else min(n_au, max(0.99 * starved, starved - 0.51))
+def _fed(points: Sequence[Point], threshold: float) -> list[int]:
+    """The counts of the points that were fed."""
+    return [point.ranks for point in points if point.x_ideal >= threshold]
+
+
+def _with_number(knee: Knee, belief: Belief) -> Knee:
+    """`knee` with N_AU and its interval. N_AU stands for `fed` accelerators or more, and below `starved`."""
+    low, middle, high = belief.n_au
+    n_au = max(middle, knee.fed or 0)
+    if knee.starved is not None:
+        n_au = min(n_au, max(0.99 * knee.starved, knee.starved - 0.51))
+    return replace(knee, n_au=n_au, interval=(min(low, n_au), max(high, n_au)))
 
 
 def asked_rate(points: Sequence[Point]) -> float:
@@ -101,9 +106,7 @@ def _with_kind(
     `ranks` are the counts of the runs that are used. Of the `client_limited` points, those that were fed show
     that the storage feeds as many, unless other runs of their count decide. Those that starved show nothing.
     """
-    fed_by_client = [
-        point.ranks for point in client_limited if point.x_ideal >= threshold and point.ranks not in ranks
-    ]
+    fed_by_client = [count for count in _fed(client_limited, threshold) if count not in ranks]
     denied, fed, starved = _bounds(belief, fed_by_client)
     if not denied and belief.n_au[2] < min(ranks) and not fed_by_client:
         return replace(NO_KNEE, kind="below", starved=min(ranks))

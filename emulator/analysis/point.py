@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from emulator.analysis.flags import READ_BEFORE, au_measured
-from emulator.analysis.parts import WHOLE, Floats, Whole
+from emulator.analysis.parts import WHOLE, Floats, Whole, least
 from emulator.analysis.starved import last_at
 from emulator.analysis.throughput import (
     busy,
@@ -46,17 +46,16 @@ def point_of(
     consumed, whole = throughput(busy(rows, over), over), throughput(rows, over)
     lasting = sustained(rows, consumed, over)
     ideal = ranks * workload.ideal_samples_per_second
-    count, got, size = over.sum(
-        np.array([len(rows), rows["samples"].sum(), rows["bytes"].sum()], np.float64)
-    ).tolist()
+    own_sums = np.array([len(rows), rows["samples"].sum(), rows["bytes"].sum()], np.float64)
+    steps, samples_read, bytes_read = over.sum(own_sums).tolist()
     epochs = over.max(np.array([len(np.unique(rows["epoch"]))], np.float64))
     point = Point(
         ranks=ranks,
         hosts=more.pop("hosts", ()),
         epochs=int(epochs[0]),
-        steps=int(count) // ranks,
-        samples=int(got),
-        bytes=int(size),
+        steps=int(steps) // ranks,
+        samples=int(samples_read),
+        bytes=int(bytes_read),
         left_out=plan.left_out,
         seconds=loop_seconds(rows, over),
         samples_per_second=lasting.samples_per_second,
@@ -71,15 +70,15 @@ def point_of(
         overshoot_share=share_of_time(rows, "overshoot", over),
         **more,
     )
-    kept = lasting.bytes_per_second >= (1 - READ_BEFORE) * consumed.bytes_per_second
-    return with_course(measured_au(point, workload, kept), rows, sync, over)
+    kept_up = lasting.bytes_per_second >= (1 - READ_BEFORE) * consumed.bytes_per_second
+    return with_course(measured_au(point, workload, kept_up), rows, sync, over)
 
 
 def measured_au(point: Point, workload: Workload, kept_up: bool = True) -> Point:
     """`point` with NaN for AU where batches that were read before would decide it.
 
-    Too few steps beside the batches of read-ahead, or data that did not arrive as fast as they were consumed
-    (not `kept_up`): on storage with 64 % of the rate, 8 batches keep an accelerator busy for 22 steps.
+    These are runs of few steps beside the batches of read-ahead, and runs whose data did not arrive as fast
+    as they were consumed (not `kept_up`): on storage with 64 % of the rate, 8 batches last for 22 steps.
     """
     if kept_up and au_measured(point.steps, workload):
         return point
@@ -93,14 +92,16 @@ def show_au(point: Point) -> str:
 def with_course(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> Point:
     """`point` with what figures show of its steps, so that they need not be read again."""
     steps = np.unique(rows["rank"][later_steps(rows)], return_counts=True)[1]
-    logged = over.sum(np.array([len(steps)], np.float64))[0]
-    fewest = -over.max(-steps.min(keepdims=True, initial=2 * SPANS).astype(np.float64))[0]
+    ranks = over.sum(np.array([len(steps)], np.float64))[0]  # with more than a first step
+    if not ranks:
+        return replace(point, course=None, step={})
+    fewest = least(over, steps.min(keepdims=True, initial=2 * SPANS).astype(np.float64))[0]
     series = read_series(rows, int(max(1, min(SPANS, fewest // 2))), over)
     course = None
-    if len(series.rates) > 2 and logged:
-        rates = series.rates * point.ranks / logged
+    if len(series.rates) > 2:
+        rates = series.rates * point.ranks / ranks
         course = Course(begin=series.begin, end=series.end, bytes_per_second=tuple(rates.tolist()))
-    step = dict(zip(PARTS, mean_step(rows, sync, over).tolist(), strict=True)) if logged else {}
+    step = dict(zip(PARTS, mean_step(rows, sync, over).tolist(), strict=True))
     return replace(point, course=course, step=step)
 
 
@@ -132,15 +133,15 @@ def over_barriers(rows: Steps, sync: Sync, over: Whole) -> Floats:
     cell = stretch * len(ranks) + rank
     shape = (length, len(ranks))
 
-    def summed(part: str) -> Floats:
+    def seconds(part: str) -> Floats:
         sums = np.bincount(cell, weights=rows[part], minlength=length * len(ranks))
         return sums.astype(np.float64).reshape(shape)
 
-    busy = np.stack([summed("compute"), summed("wait"), summed("overshoot")])
-    barrier = summed("barrier")
-    there = np.bincount(cell, minlength=length * len(ranks)).reshape(shape) > 0
-    _, last = last_at(np.where(there, barrier, np.inf), ranks, busy, over)
-    excess = np.maximum(0.0, last[:, :, None] - busy) * there
+    busy = np.stack([seconds("compute"), seconds("wait"), seconds("overshoot")])
+    barrier = seconds("barrier")
+    present = np.bincount(cell, minlength=length * len(ranks)).reshape(shape) > 0
+    _, last = last_at(np.where(present, barrier, np.inf), ranks, busy, over)
+    excess = np.maximum(0.0, last[:, :, None] - busy) * present
     total = excess.sum(axis=0)
     gained = np.divide(excess, total, out=np.zeros_like(excess), where=total > 0) * barrier
     compute, wait, overshoot = gained.sum(axis=(1, 2))

@@ -74,7 +74,7 @@ def _open_seconds(point: Point, reading: Reading, alone: Probe) -> float:
     """Seconds that the point's readers spent on opening files."""
     if not reading.read_ahead:
         return point.open_seconds or 0.0
-    # A library opens within its call. The probe opens a file for each request: what it took besides reading.
+    # A library opens a file within its call, so the time is the probe's, which opens a file for each request.
     return point.samples * max(0.0, alone.depth / alone.requests_per_second - alone.latency_seconds)
 
 

@@ -9,11 +9,11 @@ For one rank, over its steps while all were busy:
 as MLPerf Storage defines AU (rules v2.0). Compute is nominal, never measured: a rank that wakes up late must
 not look busy.
 
-What is consumed in a while need not have been read in it: at its beginning, batches are there that were read
-before. So the throughput of a point is what was consumed, or what arrived, whichever is less (`sustained`):
-the one cannot exceed what the accelerators ask for, the other what the storage can give.
+Some batches that are consumed in a stretch of time were read before it. So the throughput of a point is the
+lesser of two rates (`sustained`): what was consumed, which cannot exceed what the accelerators ask for, and
+what arrived, which cannot exceed what the storage gives.
 
-Steps may be a part of the point's, of some of its ranks: then `over` knows the other parts.
+Steps may be those of a part of a point's ranks: then `over` knows the other parts.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def busy(steps: Steps, over: Whole = WHOLE) -> Steps:
 
 def later_steps(steps: Steps) -> NDArray[np.bool_]:
     """True for steps that are not the first of their rank."""
-    found: NDArray[np.bool_] = (steps["epoch"] > 0) | (steps["step"] > 0)
-    return found
+    later: NDArray[np.bool_] = (steps["epoch"] > 0) | (steps["step"] > 0)
+    return later
 
 
 def _chosen(steps: Steps, wanted: NDArray[np.bool_], over: Whole) -> Steps:
@@ -83,12 +83,12 @@ def _chosen(steps: Steps, wanted: NDArray[np.bool_], over: Whole) -> Steps:
     np.maximum.at(last, rank, ends)
     together = ends <= least(over, last.min(keepdims=True, initial=np.inf))[0] + 1e-9
     later = later_steps(steps)
-    # Of each rank the lowest kind counts: wanted (0); else not the first step, while all were busy (1); else
-    # not the first (2); else the first (3).
-    kind = np.where(wanted & together, 0, np.where(later & together, 1, np.where(later, 2, 3)))
-    best = np.full(len(ranks), 3)
-    np.minimum.at(best, rank, kind)
-    chosen: Steps = steps[kind == best[rank]]
+    # Of each rank, the steps of its lowest class: wanted (0); else later than the first, while all ranks were
+    # busy (1); else later than the first (2); else the first (3).
+    class_of_step = np.select([wanted & together, later & together, later], [0, 1, 2], 3)
+    lowest = np.full(len(ranks), 3)
+    np.minimum.at(lowest, rank, class_of_step)
+    chosen: Steps = steps[class_of_step == lowest[rank]]
     return chosen
 
 
@@ -119,10 +119,9 @@ def throughput(steps: Steps, over: Whole = WHOLE) -> Throughput:
 def arrived(steps: Steps, over: Whole = WHOLE) -> Rates | None:
     """The rate at which bytes arrived, from when all ranks were reading until one had read everything.
 
-    Of a batch whose reading, from `requested` to `arrived`, reaches out of that time, a share counts: as if
-    ranks that read at the same time had got equal parts, since each gets more where fewer read. Where ranks
-    were never reading together: from the first one's beginning to the last one's end. None: the log lacks the
-    moments.
+    Where ranks never read together, it is from the first one's beginning to the last one's end. A share of a
+    batch counts if its reading, from `requested` to `arrived`, reaches out of that time. The share is as if
+    ranks that read at the same time got equal parts of the storage. None: the log lacks the moments.
     """
     read = steps[steps["bytes"] > 0]
     known, unknown = over.sum(np.array([len(read), np.isnan(read["arrived"]).sum()], np.float64))
@@ -142,14 +141,14 @@ def arrived(steps: Steps, over: Whole = WHOLE) -> Rates | None:
     moments = np.unique([*first, *last])
     reading = np.searchsorted(np.sort(first), moments[:-1], "right")
     reading -= np.searchsorted(np.sort(last), moments[:-1], "right")
-    # What one rank has got up to each moment, of a storage that gives 1 per second.
+    # What a rank that always reads has received up to each moment, of a storage that gives 1 per second.
     part = np.append(0.0, np.cumsum(np.diff(moments) / np.maximum(reading, 1)))
 
-    def got(moment: Floats) -> Floats:
+    def received(moment: Floats) -> Floats:
         return np.asarray(np.interp(moment, moments, part))
 
-    whole = np.maximum(got(read["arrived"]) - got(start), 1e-12)
-    inside = got(np.minimum(read["arrived"], end)) - got(np.maximum(start, begin))
+    whole = np.maximum(received(read["arrived"]) - received(start), 1e-12)
+    inside = received(np.minimum(read["arrived"], end)) - received(np.maximum(start, begin))
     share = np.where(
         read["arrived"] > start, np.clip(inside / whole, 0.0, 1.0), (begin < start) & (start <= end)
     )

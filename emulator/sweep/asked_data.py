@@ -101,13 +101,13 @@ class Data:
     def __init__(self, where: Place, recipe: str, question: Question) -> None:
         self._question = question
         self._store = open_store(where)
-        # An interrupted call may have made, or begun to make, more files.
+        # An interrupted call may have made, or begun to make, more files than one rank needs.
         holding = look(self._store)
-        before = max(
-            len(holding.dataset.manifest.names) if holding.dataset else 0,
-            holding.begun.plan.files if holding.begun else 0,
-        )
-        files = max(_files(question.workload, 1), before)
+        files = _files(question.workload, 1)
+        if holding.dataset:
+            files = max(files, len(holding.dataset.manifest.names))
+        if holding.begun:
+            files = max(files, holding.begun.plan.files)
         self._plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
         self._rate = math.inf
         self._free = self._store.free()
@@ -128,17 +128,20 @@ class Data:
         `end` is the deadline of the answer, in seconds of time.monotonic.
         """
         manifest, workload = self.dataset.manifest, self._question.workload
-        files, there = _files(workload, min(ranks, self._question.up_to)), len(manifest.names)
-        size = manifest.total / there
+        existing = len(manifest.names)
+        size = manifest.total / existing
+        files = _files(workload, min(ranks, self._question.up_to))
         if math.isfinite(self._rate):
-            in_time = there + int(max(0.0, end - time.monotonic()) * 0.5 * self._rate / size)
+            # The other half of the time is for reading.
+            seconds = max(0.0, end - time.monotonic()) * 0.5
+            in_time = existing + int(seconds * self._rate / size)
             if in_time < files:
                 live.say(f"data: time allows for {in_time} files; {files} would be needed")
                 files = in_time
         if self._free is not None and files * size > FREE * self._free:
             files = int(FREE * self._free / size)
             live.say(f"data: the free space allows for {files} files")
-        if files <= there:
+        if files <= existing:
             return False
         fit = files * workload.sample.samples_per_file // workload.loader.batch_size
         live.say(f"data: {files} files, {show_bytes(files * size)}, for up to {counted(fit, 'rank')}")
@@ -161,21 +164,22 @@ class Probed(NamedTuple):
 
 def probe(dataset: Dataset, question: Question) -> Probed:
     """Read the dataset for a few seconds. Raises StorageError, DatasetError."""
-    store, workload = dataset.store, question.workload
-    storage, demand = store.for_ranks(direct=store.takes_direct(), cache="cold"), workload.demand
-    most = question.storage.shaped_rate or math.inf
-    rate = min(most, read_rate(storage, dataset.manifest, 4 << 20, PROBE_THREADS, PROBE_SECONDS))
-    seconds, loader = PROBE_SECONDS / 4, workload.loader
-    alone = read_rate(storage, dataset.manifest, loader.block_bytes, 1, seconds)
+    store, manifest, workload = dataset.store, dataset.manifest, question.workload
+    demand, workers = workload.demand, workload.loader.workers
+    shaped_rate = question.storage.shaped_rate or math.inf
+    direct = store.for_ranks(direct=store.takes_direct(), cache="cold")
+    rate = min(shaped_rate, read_rate(direct, manifest, 4 << 20, PROBE_THREADS, PROBE_SECONDS))
     live.say(f"probe: {show_rate(rate)}, enough for {rate / demand:.3g} at {show_rate(demand)} each")
+    rate_of_one_thread = read_rate(direct, manifest, workload.loader.block_bytes, 1, PROBE_SECONDS / 4)
     size = how_read("torch", workload, dataset, direct=False)["request_bytes"]
     buffered = store.for_ranks(direct=False, cache="cold")
+    buffered_rate = read_rate(buffered, manifest, size, max(1, workers), PROBE_SECONDS / 4)
     return Probed(
         rate=rate,
-        buffered=min(most, read_rate(buffered, dataset.manifest, size, max(1, loader.workers), seconds)),
-        # On storage for less than one, a run of one rank tells as much as a longer one of two.
+        buffered=min(shaped_rate, buffered_rate),
+        # Where less than one rank would be fed, one more would tell nothing that a run of one does not.
         ranks=math.ceil(ROOM * rate / demand) + (ROOM * rate > demand),
-        depth=max(loader.workers, min(PROBE_THREADS, math.ceil(ROOM * demand / alone))),
+        depth=max(workers, min(PROBE_THREADS, math.ceil(ROOM * demand / rate_of_one_thread))),
     )
 
 

@@ -33,8 +33,7 @@ from emulator.run.environment import describe_run
 from emulator.run.job import TrainingJob
 from emulator.run.probe import how_read
 from emulator.sweep.outlook import PRIOR_STEPS, Pace
-from emulator.sweep.ranks import activation_order
-from emulator.sweep.schedule import Schedule
+from emulator.sweep.schedule import Schedule, activation_order
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, require_rules
 from emulator.units import counted, show_rate, show_seconds
 
@@ -189,10 +188,11 @@ class Leader:
 
         It is probed after the first point that waited for it, and before a search, to estimate its length.
         """
+        if self._job.storage.emulated or self._folder.result.probe:
+            return None  # its limits are known
         waited = any(point.bound and point.bound.kind in UNPROBED for point in self._points)
-        known = self._job.storage.emulated or self._folder.result.probe
-        wanted = waited or not self._schedule.certain
-        return self._reading.request_bytes if wanted and not known else None
+        is_search = not self._schedule.certain
+        return self._reading.request_bytes if waited or is_search else None
 
     def add_probe(self, probe: tuple[Probe, ...]) -> None:
         """Store the results of a probe, and classify the storage's limits with it. Raises StorageError."""
@@ -232,15 +232,14 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
         raise SpecError(
             f"{job.out} holds a {result.kind}, not a sweep", "give the OUT of a sweep to --resume"
         )
-    facts = to_plain(dataset_facts(job, manifest))
-    same = {
+    matches = {
         "workload": stored_workload(result.workload) == job.workload,
-        "dataset": result.dataset == facts,
+        "dataset": result.dataset == to_plain(dataset_facts(job, manifest)),
         "storage": result.storage.items() >= to_plain(job.storage).items(),
         "loader": result.loader == job.loader,
     }
-    for name, holds in same.items():
-        if not holds:
+    for name, is_same in matches.items():
+        if not is_same:
             raise SpecError(
                 f"the sweep in {job.out} is of another {name}", "resume with the options it was started with"
             )

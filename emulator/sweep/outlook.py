@@ -65,6 +65,7 @@ class Pace:
         if ranks <= largest.ranks:
             return _interpolated(ranks, known)
         growth = ranks / largest.ranks
+        # What the ranks' CPU time takes at least, if they share all cores evenly.
         cores = max(1, sum(host.cores for host in largest.hosts))
         on_cores = sum(host.cpu_seconds for host in largest.hosts) / cores / largest.steps
         on_storage = known[largest.ranks] * (growth if largest.x_ideal < 0.98 else 1.0)

@@ -5,16 +5,13 @@ Only rank 0 has a `Leader`, which chooses counts and concludes from points.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emulator.config.workload import Placement
 from emulator.dataset.manifest import Dataset
 from emulator.dataset.shared import open_together
 from emulator.launch.comm import Comm, Quiet, agreed, entered, guarded
@@ -25,9 +22,8 @@ from emulator.run.environment import hosts_of
 from emulator.run.job import TrainingJob
 from emulator.run.point import run_point
 from emulator.run.probe import probe_storage
-
-if TYPE_CHECKING:
-    from emulator.sweep.leader import Leader  # it imports this module
+from emulator.sweep.leader import Leader
+from emulator.sweep.schedule import activation_order
 
 
 def follow(world: Comm) -> int:
@@ -112,21 +108,3 @@ def _probe_if_requested(job: TrainingJob, dataset: Dataset, world: Comm, leader:
         probes = probe_storage(storage, dataset.manifest, folder, size, group)
         if leader:
             leader.add_probe(probes)
-
-
-def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> list[int]:
-    """Return the world ranks in the order in which they become active. `hosts` has the host of each rank.
-
-    spread: the first rank of every host, then the second of every host, and so on, so that active ranks are
-    spread as evenly as the hosts' slots allow. pack: all ranks of the first host, then all of the second.
-    World rank 0 is always first.
-    """
-    names = list(dict.fromkeys(hosts))
-    if placement == "pack":
-        return sorted(range(len(hosts)), key=lambda rank: names.index(hosts[rank]))
-    ranks_before: Counter[str] = Counter()
-    turns = []
-    for rank, host in enumerate(hosts):
-        turns.append((ranks_before[host], rank))
-        ranks_before[host] += 1
-    return [rank for _, rank in sorted(turns)]

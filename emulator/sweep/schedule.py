@@ -1,11 +1,13 @@
-"""Schedules: the process counts of a sweep, from a list or by halving."""
+"""Schedules: the process counts of a sweep, from a list or by halving; and which ranks run a count."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 
+from emulator.config.workload import Placement
 from emulator.errors import SpecError
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
@@ -148,3 +150,21 @@ class Halving(Schedule):
         fed, starved = self._between(points)
         fewer = f", fewer than {starved}" if starved <= self.largest else ""
         return f"{fed} or more are fed{fewer}"
+
+
+def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> list[int]:
+    """Return the world ranks in the order in which they become active. `hosts` has the host of each rank.
+
+    spread: the first rank of every host, then the second of every host, and so on, so that active ranks are
+    spread as evenly as the hosts' slots allow. pack: all ranks of the first host, then all of the second.
+    World rank 0 is always first.
+    """
+    names = list(dict.fromkeys(hosts))
+    if placement == "pack":
+        return sorted(range(len(hosts)), key=lambda rank: names.index(hosts[rank]))
+    ranks_before: Counter[str] = Counter()
+    turns = []
+    for rank, host in enumerate(hosts):
+        turns.append((ranks_before[host], rank))
+        ranks_before[host] += 1
+    return [rank for _, rank in sorted(turns)]

@@ -1,4 +1,4 @@
-"""Summarise points, planned or measured: flags, limits, the knee; and recover a run that was cut off."""
+"""What follows from points, planned or measured: limits, knee, broken rules; and runs that were cut off."""
 
 from __future__ import annotations
 
@@ -95,17 +95,15 @@ def conclusions(
 
     A knee needs two process counts.
     """
-    several = len({point.ranks for point in points}) > 1
     shape = None
-    if job.storage.shaped_rate is not None:
-        rate = job.storage.shaped_rate
-        alone = job.storage.shaped_latency + job.workload.request_bytes / rate
-        shape = StorageShape(rate=rate, request_seconds=alone)
+    if (rate := job.storage.shaped_rate) is not None:
+        lone_request_seconds = job.storage.shaped_latency + job.workload.request_bytes / rate
+        shape = StorageShape(rate=rate, request_seconds=lone_request_seconds)
+    # All points anew, because each is compared with the others and with the probe.
     bound = tuple(replace(point, bound=classify(point, points, shape, probes, reading)) for point in points)
-    return {
-        "points": bound,
-        "knee": find_knee(bound, job.workload.training.au_threshold) if several else None,
-    }
+    several = len({point.ranks for point in points}) > 1
+    knee = find_knee(bound, job.workload.training.au_threshold) if several else None
+    return {"points": bound, "knee": knee}
 
 
 def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
@@ -134,25 +132,28 @@ def _cut_off(out: Path, number: int, result: RunResult) -> Point | None:
     Raises StorageError, SpecError.
     """
     ranks: set[int] = set()
-    count, epoch = 0, 0
+    total, steps_per_epoch = 0, 0
     for rows in step_blocks(out, number):
         ranks.update(np.unique(rows["rank"]).tolist())
-        count, epoch = count + len(rows), max(epoch, 1 + int(rows["step"].max(initial=-1)))
-    if not count:
+        total += len(rows)
+        steps_per_epoch = max(steps_per_epoch, 1 + int(rows["step"].max(initial=-1)))
+    if not total:
         return None
-    most = max(1, _CUT_OFF_ROWS // len(ranks))
-    first = (rows[rows["epoch"] * np.int64(epoch) + rows["step"] < most] for rows in step_blocks(out, number))
-    rows = np.concatenate([np.zeros(0, STEP), *first])
-    workload = stored_workload(result.workload)
+    steps = max(1, _CUT_OFF_ROWS // len(ranks))
+    blocks = [np.zeros(0, STEP)]
+    for rows in step_blocks(out, number):
+        step = rows["epoch"] * np.int64(steps_per_epoch) + rows["step"]
+        blocks.append(rows[step < steps])
+    rows = np.concatenate(blocks)
     samples = int(result.dataset["samples"])
-    point = point_of(workload, samples, len(ranks), rows)
-    if len(rows) == count:
+    point = point_of(stored_workload(result.workload), samples, len(ranks), rows)
+    if len(rows) == total:
         return point
     sentence = (
-        f"The run was cut off in this point: its figures are over the first {most:,} steps of each rank, "
-        f"{len(rows):,} of {count:,} in all."
+        f"The run was cut off in this point: its figures are over the first {steps:,} steps of each rank, "
+        f"{len(rows):,} of {total:,} in all."
     )
-    flag = Flag(name="step-log", value=len(rows), threshold=count, sentence=sentence)
+    flag = Flag(name="step-log", value=len(rows), threshold=total, sentence=sentence)
     return replace(point, flags=(*point.flags, flag))
 
 

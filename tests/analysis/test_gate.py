@@ -8,7 +8,6 @@ import pytest
 from points import point
 from synthetic_results import result
 
-from emulator.analysis.answer import at_threshold
 from emulator.analysis.gate import MET, NOT_MET, UNKNOWN, no_worse, require
 from emulator.analysis.knee import NO_KNEE
 from emulator.record.result import Bound, Knee
@@ -54,13 +53,6 @@ def test_a_knee_decides(knee: Knee, required: int, status: int) -> None:
 def test_without_a_knee_a_count_decides(x_ideal: float, bound: str, required: int, status: int) -> None:
     run = point(4, x_ideal, bound=Bound(kind=bound, evidence=()))  # type: ignore[arg-type]
     assert require(required, result([run], knee=None)).status == status
-
-
-def test_a_threshold_of_its_own_moves_the_knee() -> None:
-    points = [point(ranks, min(1.0, 10 / ranks)) for ranks in (1, 2, 4, 8, 10, 11, 12, 14, 16)]
-    made = result(points, knee=bare("beyond", fed=16, starved=None))
-    assert require(12, at_threshold(made, 0.6)).status == MET
-    assert require(12, at_threshold(made, 0.97)).status == NOT_MET
 
 
 def moved(factor: float) -> Knee:

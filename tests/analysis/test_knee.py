@@ -11,7 +11,7 @@ from points import point
 
 from emulator.analysis.knee import find_knee, saturated, whole_accelerators
 from emulator.analysis.search import KneeSearch, observe
-from emulator.record.result import CLIENT, Bound, Flag, Point, Starved
+from emulator.record.result import CLIENT, Bound, Point, Starved
 
 COUNTS = [1, 2, 4, 5, 6, 8, 12, 16]
 
@@ -46,14 +46,6 @@ def test_no_knee_is_said():
     assert knee.interval is None
     assert knee.n_saturation is None
     assert (knee.kind, knee.fed, knee.starved) == ("beyond", 16, None)
-
-
-def test_what_a_flag_invalidates_is_left_out():
-    from_memory = Flag(name="page-cache", value=0.4, threshold=0.01, sentence="...")
-    good = [point(4, 1.0), point(8, 0.62), point(16, 0.31)]
-    wild = point(12, 1.0, flags=(from_memory,))
-    found, expected = find_knee([*good, wild]), find_knee(good)
-    assert (found.n_au, found.interval) == (expected.n_au, expected.interval)
 
 
 def limited(ranks: int, efficiency: float, kind: str = "client-cpu") -> Point:

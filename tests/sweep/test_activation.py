@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import SpecError
-from emulator.sweep.ranks import activation_order
-from emulator.sweep.schedule import FixedCounts, Halving, fed_between, parse_counts, require_ranks
+from emulator.sweep.schedule import Halving, activation_order, fed_between, parse_counts, require_ranks
 
 
 def test_packed_one_host_after_the_other():
@@ -36,13 +35,6 @@ def test_counts():
             parse_counts(wrong)
     with pytest.raises(SpecError, match="needs 8 processes, but only 4 ranks were started"):
         require_ranks((1, 8), 4)
-
-
-def test_fixed_counts_run_in_order_and_stop():
-    schedule = FixedCounts((1, 2))
-    assert schedule.next_count([]) == 1
-    assert schedule.next_count([None]) == 2
-    assert schedule.next_count([None, None]) is None
 
 
 @pytest.mark.parametrize("feeds", [0, 1, 5, 9, 12])

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_results import plain_sweep, point
+from synthetic_results import point
 
 from emulator.analysis.evidence import left_out, limited_by_client, usable
 from emulator.analysis.knee import find_knee
 from emulator.analysis.search import KneeSearch
-from emulator.plugins.page.compare import compare
 from emulator.record.result import Bound, Point
 from emulator.run.accelerator import MonotonicClock
 from emulator.sweep.adaptive import Adaptive
@@ -81,13 +80,3 @@ def test_what_is_left_out_is_counted_by_its_reason():
     points = [run(4), run(8), run(16, "client-cpu"), run(32, "loader"), run(64)]
     assert usable(points) == [points[0], points[1], points[4]]
     assert left_out(points) == ["2 of 5 runs (limited by the client)"]
-
-
-def test_at_least_is_no_difference_from_a_knee_above_it():
-    held_back = (run(2), run(8, "client-cpu"), run(16, "client-cpu"))
-    poor = replace(plain_sweep(), points=held_back, knee=find_knee(held_back))
-    fed = tuple(run(ranks) for ranks in (2, 8, 11, 13, 16, 24))
-    good = replace(plain_sweep(), points=fed, knee=find_knee(fed))
-    assert good.knee is not None and good.knee.kind == "knee"
-    (said,) = compare([("good", good), ("poor", poor)]).moves
-    assert "and at least 2 accelerators: no difference that these runs can show" in said
