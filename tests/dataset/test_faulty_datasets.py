@@ -72,8 +72,8 @@ def test_a_sample_of_another_size_is_not_read(data: Path, tmp_path: Path, size: 
     assert done.status == 3 and f"{size} bytes" in done.out, done.out
 
 
-def test_a_plan_of_a_hundred_million_files_is_summed_up_at_once(tmp_path: Path) -> None:
-    words = ("--recipe", "tiny", "--files", 100_000_000)
+def test_a_plan_of_ten_million_files_is_summed_up_at_once(tmp_path: Path) -> None:
+    words = ("--recipe", "tiny", "--files", 10_000_000)
     done = feedrate("generate", tmp_path / "data", *words, "--dry-run", timeout=30)
     assert done.status == 0 and "NOT ENOUGH" in done.out
     done = feedrate("generate", tmp_path / "data", *words, timeout=30)

@@ -25,7 +25,7 @@ def run_campaign(folder: Path, *words: object) -> None:
 
 @pytest.mark.timeout(600)  # the number of cases bounds it, not the machine
 def test_a_few_cases(tmp_path: Path) -> None:
-    run_campaign(tmp_path, "--only", "damaged", "a writer", "--cases", 24)
+    run_campaign(tmp_path, "--only", "damaged", "a writer", "--cases", 10)
 
 
 @pytest.mark.faults

@@ -122,13 +122,6 @@ def test_a_user_without_a_home_can_run_it(tiny, tmp_path):
 
 
 @pytest.mark.mpi
-def test_a_scheduler_may_leave_home_unset(tiny, tmp_path):
-    words = ("run", tiny, *TRAINING[:2], "--steps", 2, "--loader", "direct", "-n", 1)
-    done = within(["env", "-u", "HOME"], *words, "--out", tmp_path / "out")
-    assert done.status == 0, done.err
-
-
-@pytest.mark.mpi
 @pytest.mark.long
 def test_a_small_shared_memory_is_enough_or_named(tiny, tmp_path):
     """Containers limit /dev/shm to 64 MB by default."""

@@ -34,8 +34,7 @@ RECIPES = recipes()
 def extended(request, tmp_path) -> tuple[str, Path]:
     """The title of a recipe, and a copy of the sources with the recipe added."""
     for name in ("emulator", "workloads", "datasets"):
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore, symlinks=True)
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)  # compiled, too: that takes seconds
     shutil.copy(ROOT / "setup.cfg", tmp_path)
     for name, code in RECIPES[request.param].items():
         path = tmp_path / name

@@ -114,6 +114,7 @@ def test_a_damaged_sample_is_named(tiny, tmp_path, damage, loader):
     assert sample.name in done.one_line()
 
 
+@pytest.mark.long
 def test_counts_above_the_world_are_refused(tiny, tmp_path):
     words = ("sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1,8", "--out", tmp_path / "out")
     done = feedrate(*words, mpirun=2)

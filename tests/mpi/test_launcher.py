@@ -142,8 +142,9 @@ def test_a_stopped_rank_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path, sto
     assert not outlive(ranks)
 
 
+@pytest.mark.long
 def test_a_rank_that_is_stopped_at_its_start_ends_the_run_of_the_users_own_mpirun(tiny):
-    """The other one waits for it in MPI_Init, where it keeps Python's lock."""
+    """The other one waits for it in MPI_Init, where it keeps Python's lock, for 20 s at least."""
     stops = '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || kill -STOP $$; exec "$@"'
     command = [Path(sys.executable).parent / "mpirun", "-n", 2, "bash", "-c", stops, "bash", sys.executable]
     command += ["-m", "emulator", "verify", tiny, "--storage-timeout", "2s"]
@@ -171,7 +172,7 @@ def test_a_run_that_a_signal_ends_says_so_once(run, number, status, said):
     assert not place.exists()
 
 
-@pytest.mark.parametrize("whom", ["the command", "the one that forks"])
+@pytest.mark.parametrize("whom", ["the command", pytest.param("the one that forks", marks=pytest.mark.long)])
 def test_nothing_outlives_its_launcher(run, whom):
     """Nor stays in memory, where it was the user's alone."""
     place, family = run.scratch(), run.family()

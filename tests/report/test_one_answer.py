@@ -103,7 +103,7 @@ def disagreements(printed: dict[str, str], answer: Answer) -> set[str]:
     return {name for name, right in agrees.items() if not right}
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(results(), st.integers(1, 30), st.sampled_from([None, 0.5, 0.97]))
 def test_every_output_gives_the_same_answer(tmp_path, made, required, threshold):
     made = at_threshold(made, threshold)
