@@ -100,17 +100,6 @@ class Mapped(Slices):
         ).sum()
 
 
-class Direct(Slices):
-    """The same past the page cache."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if self.opened is None:
-            self.opened = os.open(self.file, os.O_RDONLY | os.O_DIRECT)
-        with mmap.mmap(-1, self.each) as buffer:
-            os.preadv(self.opened, [buffer], index * self.each)
-            return torch.frombuffer(bytearray(buffer), dtype=torch.uint8).sum()
-
-
 class Shards(IterableDataset):
     """Files that are read from their start to their end."""
 
@@ -213,8 +202,7 @@ def main() -> None:
         "files": lambda: Files(folder, seconds=late), "two": lambda: Files(folder),
         "piped": lambda: Piped(folder), "pairs": lambda: Pairs(folder), "parts": lambda: Files(folder, each),
         "slices": lambda: Slices(folder, each), "crops": lambda: Crops(folder, each),
-        "mapped": lambda: Mapped(folder, each), "direct": lambda: Direct(folder, each),
-        "shards": lambda: Shards(folder, each),
+        "mapped": lambda: Mapped(folder, each), "shards": lambda: Shards(folder, each),
     }  # fmt: skip
     collate = torch.cat if kind == "piped" else None
     loader = DataLoader(makers[kind](), shuffle=kind != "shards", collate_fn=collate, **options)

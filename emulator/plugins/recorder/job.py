@@ -106,7 +106,7 @@ def write(folder: Path, watch: Watch, status: int, *, warmup: int, data: Path | 
         in_flight=watch.in_flight,
     )
     main = main_loader(observation)
-    steps = [table for loader, tables in loaders for table in tables if loader == main]
+    steps = next((tables for loader, tables in loaders if loader is main), [])
     if main is not None:
         in_turn = not (main.settings.workers or main.accelerator)
         observation = replace(observation, step=step_time(steps, warmup, in_turn))
@@ -115,12 +115,12 @@ def write(folder: Path, watch: Watch, status: int, *, warmup: int, data: Path | 
         described = describe(observation, watch, _name(folder), data)
     except SpecError as error:
         refused = str(error)
+    pace = pace_of(steps, warmup, described.workload.loader.prefetch if described else 0)
+    written = Written(folder=folder, observation=observation, described=described, refused=refused, pace=pace)
     for number, (_, tables) in enumerate(loaders):  # in the order of record.json
         for table in tables:
             table["loader"] = number
     write_rows(folder / PROFILE, SEEN, [table for _, tables in loaders for table in tables])
-    pace = pace_of(steps, warmup, described.workload.loader.prefetch if described else 0)
-    written = Written(folder=folder, observation=observation, described=described, refused=refused, pace=pace)
     save(written)
     return written
 

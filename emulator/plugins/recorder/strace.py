@@ -23,12 +23,8 @@ CALLS = (
 )
 """The system calls that strace traces."""
 
-_MOST_PROCESSES = 100_000
-"""Most processes and threads to distinguish."""
 _MOST_DEPTH = 64
 """Most ancestors of a thread: where the kernel reuses process IDs, they may form a circle."""
-_MOST_LINE = 1 << 16
-"""Most bytes of an unfinished line that are kept."""
 _PROBE_SECONDS = 5.0
 """Seconds for strace to attach to a process that sleeps."""
 
@@ -143,7 +139,7 @@ class Tracer:
     def feed(self, data: bytes, process: int = 0) -> None:
         """Parse the next bytes of the output of the strace of `process`."""
         lines = (self._rest.get(process, b"") + data).split(b"\n")
-        self._rest[process] = lines.pop()[-_MOST_LINE:]
+        self._rest[process] = lines.pop()
         self._traced = process
         for line in lines:
             self._line(line)
@@ -159,8 +155,7 @@ class Tracer:
         if thread in self._astray:
             return
         if rest.endswith(b"<unfinished ...>"):
-            if len(self._pending) < _MOST_PROCESSES:
-                self._pending[thread] = begin, rest[: -len(b" <unfinished ...>")]
+            self._pending[thread] = begin, rest[: -len(b" <unfinished ...>")]
             return
         if rest.startswith(b"<... "):
             begin, first = self._pending.pop(thread, (begin, b""))
@@ -175,7 +170,7 @@ class Tracer:
     def _message(self, message: bytes) -> None:
         """Keep a message of strace, unless it concerns a thread that has ended, or that never read."""
         astray = _ASTRAY.match(message)
-        if astray is not None and len(self._astray) < _MOST_PROCESSES:
+        if astray is not None:
             thread = int(astray[1])
             self._astray.add(thread)
             if usage(f"/proc/{thread}/task/{thread}").get("calls") == 0:
@@ -229,7 +224,7 @@ class Tracer:
     def _clone(self, thread: int, text: bytes) -> None:
         result = _RESULT.search(text)
         child = int(result[1]) if result else -1
-        if child <= 0 or len(self._starters) >= _MOST_PROCESSES:
+        if child <= 0:
             return
         self._astray.discard(child)  # the kernel reuses process IDs
         self._starters[child] = thread

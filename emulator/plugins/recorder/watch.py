@@ -277,37 +277,42 @@ class Watch:
     def _costs(self, keys: Sequence[Key], batches: int, traced_batches: int) -> dict[str, Any]:
         """Return the fields of a Loader that tell what a batch costs, from the counters of its readers."""
         used, used_traced = self._counters(keys, self._used), self._counters(keys, self._used_traced)
-        costs: dict[str, Any] = {}
-        if "storage" in used_traced and traced_batches:
-            costs["first_storage_bytes"] = used_traced["storage"] / traced_batches
-        if batches > traced_batches:  # exclude the cost of tracing
-            used, batches = _since(used_traced, used), batches - traced_batches
-            if "calls" in used and batches >= FEW:
-                costs["batch_call_bytes"] = used["calls"] / batches
-        if "storage" in used:
-            costs["batch_storage_bytes"] = used["storage"] / batches
-        if self.loaders[keys[0]].settings.workers:
-            seconds = used.get("ticks", 0) / os.sysconf("SC_CLK_TCK")
-        else:
-            loaders = [self.loaders[key] for key in keys]
-            seconds = sum(loader.made_ns for loader in loaders) / 1e9
-            batches = max(1, sum(loader.untraced for loader in loaders))
-        return {**costs, "batch_cpu_seconds": seconds / batches}
+        untraced = batches - traced_batches
+        if untraced > 0:  # exclude the cost of tracing
+            used, batches = _since(used_traced, used), untraced
+        return {
+            "first_storage_bytes": _per_batch(used_traced, "storage", traced_batches),
+            "batch_storage_bytes": _per_batch(used, "storage", batches),
+            "batch_call_bytes": _per_batch(used, "calls", batches) if untraced >= FEW else None,
+            "batch_cpu_seconds": self._batch_cpu(keys, used.get("ticks", 0), batches),
+        }
+
+    def _batch_cpu(self, keys: Sequence[Key], ticks: int, batches: int) -> float:
+        """Return the CPU seconds of a batch; `ticks` are those of the workers for `batches`."""
+        loaders = [self.loaders[key] for key in keys]
+        if loaders[0].settings.workers:
+            return ticks / os.sysconf("SC_CLK_TCK") / batches
+        untraced = sum(loader.untraced for loader in loaders)
+        return sum(loader.made_ns for loader in loaders) / 1e9 / max(1, untraced)
 
     def _counters(self, keys: Sequence[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
         """Return the sum of the counters `used` of the readers of `keys`, since each began to read.
 
         Without workers that is each process itself; empty if one has other loaders without workers.
         """
-        if not self.loaders[keys[0]].settings.workers:
-            reading = [key for key, loader in self.loaders.items() if not loader.settings.workers]
-            others = {process for process, number in reading if (process, number) not in keys}
-            if not others.isdisjoint(process for process, _ in keys):
-                return {}
+        readers = {reader for key in keys for reader in self._readers(key)}
+        in_turn = {key for key, loader in self.loaders.items() if not loader.settings.workers}
+        if keys[0] in in_turn and readers & {process for process, _ in in_turn.difference(keys)}:
+            return {}
         total: Counter[str] = Counter()
-        for reader in {reader for key in keys for reader in self._readers(key)}:
+        for reader in readers:
             total.update(_since(self._begun.get(reader, {}), used.get(reader, {})))
         return total
+
+
+def _per_batch(counters: Mapping[str, int], name: str, batches: int) -> float | None:
+    """Return a counter for each batch; None: it is not known."""
+    return counters[name] / batches if batches and name in counters else None
 
 
 def _mapped_files(process: int) -> list[tuple[bytes, int]]:
