@@ -143,7 +143,9 @@ class Cast:
         numbers, first = np.unique(rows["visit"], return_index=True)
         ends = np.append(first, len(rows))[1:]
         self.visits = dict(zip(numbers.tolist(), range(len(numbers)), strict=True))
-        self.kind = np.array([_kind(rows["place"][a:b]) for a, b in zip(first, ends, strict=True)])
+        self.kind = np.minimum.reduceat(
+            rows["place"], first
+        )  # of a visit that also reads an index: not FIXED
         self.last = rows["batch"][ends - 1]
         self.begun = rows["batch"][first]
         self.recorded_file = rows["file"][first]
@@ -209,11 +211,6 @@ class Cast:
                 order.begin_lap()
             visits = tuple(order.place(visit, lap * ranks + rank) for visit in self.of_batch[batch])
             yield Portion(samples, (), epoch, Drawn(batch, visits))
-
-
-def _kind(places: NDArray[np.int8]) -> int:
-    """Return the place of a visit, whose index reads are FIXED."""
-    return int(places.min())
 
 
 def _extents(rows: NDArray[np.void], first: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -46,6 +46,7 @@ from emulator.record.steps import (
     STEP,
     Steps,
     is_part,
+    is_spool,
     next_part,
     parts_of,
     remove_spools,
@@ -267,32 +268,36 @@ def _own_files(path: Path) -> list[Path]:
             f"{path} holds no intact result of feedrate, and --force replaces nothing else ({error.what})",
             "choose another --out, or remove the folder yourself",
         ) from None
-    ours = spools_of(path)
-    others = [file for file in (path / SPOOL).glob("*.steps") if file not in ours]
-    for file in [path / RESULT, path / FAILURE, *parts_of(path)]:
-        if os.path.lexists(file):
-            (ours if _looks_ours(path, file) else others).append(file)
     named = {path / name for corner in result.baseline for name in corner.files}
     named |= {file.with_suffix(end) for file in named for end in (".fio", ".command")}
-    for file in chain.from_iterable(map(path.glob, _OUTPUT_OF_TOOLS)):
-        (ours if file in named and is_plain(path, file) else others).append(file)
+    files = [path / RESULT, path / FAILURE, *parts_of(path), *(path / SPOOL).glob("*.steps")]
+    files += chain.from_iterable(map(path.glob, _OUTPUT_OF_TOOLS))
+    files = [file for file in files if os.path.lexists(file)]
+    others = [file for file in files if not _looks_ours(path, file, named)]
     if others:
         names = ", ".join(str(file.relative_to(path)) for file in others[:5])
         raise SpecError(
             f"{path} holds files that feedrate did not write: {names}",
             "move them away, or choose another --out",
         )
-    return ours
+    return files
 
 
-def _looks_ours(path: Path, file: Path) -> bool:
-    """Return True if feedrate wrote the file at a name of its own in OUT. Raises StorageError."""
+def _looks_ours(path: Path, file: Path, named: Collection[Path]) -> bool:
+    """Return True if feedrate wrote the file at a name of its own in OUT; `named`: those of tools.
+
+    Raises StorageError.
+    """
     with storage_errors("cannot read a file", file):
         if not is_plain(path, file):
             return False
+        if file.suffix == ".steps":
+            return is_spool(path, file)
         if is_part(file.name):
             return has_columns(file, STEP)
-        return file.name != FAILURE or _is_failure(path)
+        if file == path / FAILURE:
+            return _is_failure(path)
+        return file == path / RESULT or file in named
 
 
 def _is_failure(path: Path) -> bool:
@@ -320,19 +325,23 @@ def read_result(path: Path) -> RunResult:
     if not file.is_file():
         raise StorageError(f"there is no result in {path}", f"a folder with {RESULT} is needed")
     content = read_json(file)
-    version = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    _require_schema(file, content.get("schema") if isinstance(content, dict) else None)
+    try:
+        return build(RunResult, content, Source(str(file)))
+    except SpecError as error:
+        hint = f"{error.hint}; " if error.hint else ""
+        raise SpecError(error.what, hint + "it is no result of feedrate, or damaged") from None
+
+
+def _require_schema(file: Path, version: object) -> None:
+    """Raise SpecError unless the schema number of the result `file` is one that this feedrate reads."""
+    if type(version) is not int or version < 1:
         raise SpecError(f"{file} is no result of feedrate: it has no schema number", "give an OUT folder")
     if version > SCHEMA:
         raise SpecError(
             f"{file} has schema {version}, made by a newer feedrate; this one reads up to {SCHEMA}",
             "upgrade feedrate",
         )
-    try:
-        return build(RunResult, content, Source(str(file)))
-    except SpecError as error:
-        hint = f"{error.hint}; " if error.hint else ""
-        raise SpecError(error.what, hint + "it is no result of feedrate, or damaged") from None
 
 
 def claim_failure(path: Path, line: str) -> bool:

@@ -144,10 +144,10 @@ def _offset(block: int) -> int:
 def spools_of(out: Path) -> list[Path]:
     """The spools in OUT, one a host, and nothing of others. Raises StorageError."""
     with storage_errors("cannot read the step log", out):
-        return [file for file in sorted((out / SPOOL).glob("part-*.steps")) if _is_spool(out, file)]
+        return [file for file in sorted((out / SPOOL).glob("part-*.steps")) if is_spool(out, file)]
 
 
-def _is_spool(out: Path, file: Path) -> bool:
+def is_spool(out: Path, file: Path) -> bool:
     """Return True for a file with our head, or with its begin if it was killed just then. Raises OSError."""
     if not (_SPOOL_NAME.fullmatch(file.name) and is_plain(out, file)):
         return False
@@ -217,8 +217,27 @@ def write_part(out: Path, number: int, spools: Collection[Path], points: int | N
     `points`: of a run that was cut off, only rows of this many points, and only rows that no part has.
     Without rows there is none. Raises StorageError, SpecError when a part is no step log.
     """
+    stretches = _stretches(out, spools, points)
+
+    def blocks() -> Iterator[Steps]:
+        with ExitStack() as stack:
+            opened = {file: stack.enter_context(file.open("rb")) for file in spools}
+            for _, file, first, size in stretches:
+                opened[file].seek(_offset(0) + first * STEP.itemsize)
+                yield np.frombuffer(opened[file].read(size * STEP.itemsize), STEP)
+
+    if stretches:
+        name = f"steps-{number:05d}.parquet" if number else STEPS
+        write_rows(out / name, STEP, blocks())
+
+
+def _stretches(out: Path, spools: Collection[Path], points: int | None) -> list[tuple[int, Path, int, int]]:
+    """Return the rows to write of these spools, in order: (point and rank, file, first row, rows).
+
+    Within a block, the rows of a point lie together.
+    """
     known = set() if points is None else set(_known(out).tolist())
-    stretches = []  # (point, rank, file, first row, rows): within a block those of a point lie together
+    stretches = []
     with storage_errors("cannot read the step log", out):
         for file in spools:
             for begin, rows in _spooled(file):
@@ -228,17 +247,7 @@ def write_part(out: Path, number: int, spools: Collection[Path], points: int | N
                     for run, at, size in zip(runs, first.tolist(), length.tolist(), strict=True)
                     if run not in known and (points is None or run >> 32 < points)
                 ]
-
-    def blocks() -> Iterator[Steps]:
-        with ExitStack() as stack:
-            opened = {file: stack.enter_context(file.open("rb")) for file in spools}
-            for _, file, first, size in sorted(stretches):
-                opened[file].seek(_offset(0) + first * STEP.itemsize)
-                yield np.frombuffer(opened[file].read(size * STEP.itemsize), STEP)
-
-    if stretches:
-        name = f"steps-{number:05d}.parquet" if number else STEPS
-        write_rows(out / name, STEP, blocks())
+    return sorted(stretches)
 
 
 def step_blocks(out: Path, point: int | None = None) -> Iterator[Steps]:

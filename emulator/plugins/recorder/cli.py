@@ -12,9 +12,10 @@ import typer
 
 from emulator import live
 from emulator.analysis.flags import unlike_job
+from emulator.calls import OPEN
 from emulator.config.workload import Workload
 from emulator.errors import FeedrateError
-from emulator.plugins.recorder.describe import main_loader, step_words
+from emulator.plugins.recorder.describe import Described, main_loader, step_words
 from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader
 from emulator.plugins.recorder.record import record_job, will_be_checked
@@ -154,8 +155,9 @@ def evidence(written: Written) -> list[str]:
     main = main_loader(observation)
     if main is not None:
         lines.append(_loader_line(main))
-    facts = written.described.facts if written.described else ()
-    lines += [f"  {fact}" for fact in (*facts, *observation.notes)]
+    if written.described is not None:
+        lines += _read_lines(written.described)
+    lines += [f"  {note}" for note in observation.notes]
     if (step := observation.step) is not None:
         at_most = "at most " if step.bound else ""
         lines.append(f"  step: {at_most}{show_seconds(step.seconds)}, {step_words(step)}")
@@ -170,3 +172,25 @@ def _loader_line(loader: Loader) -> str:
         f"{loader.ranks} processes, reads of the first {loader.read_steps}: {reads.files} files, "
         f"{show_bytes(reads.bytes)} in {reads.requests} reads"
     )
+
+
+def _read_lines(described: Described) -> list[str]:
+    """Return lines on the traced calls, and on how many files there are."""
+    recorded, files = described.recorded, described.recipe.files
+    rows = recorded.rows
+    batches, threads = int(rows["batch"].max()) + 1, int(rows["thread"].max()) + 1
+    opens = (rows["op"] == OPEN).sum() / batches
+    lines = [
+        f"  {batches} batches of {show_bytes(recorded.batch_bytes)} in {len(rows)} calls, {opens:.3g} opens "
+        f"each, by {counted(threads, 'thread')} of a worker"
+    ]
+    if abs(files / recorded.files - 1) > 0.1:
+        lines.append(f"  the folder has {files} files; the reads look like {recorded.files}")
+    elif recorded.guessed:
+        lines.append(
+            f"  the dataset has no length: the recipe has the {recorded.seen} files that were read; "
+            "record --data DIR takes those of a folder"
+        )
+    if recorded.mapped:
+        lines.append("  files are mapped: which of their bytes are read is a guess")
+    return lines

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import pstdev
 
-from emulator.calls import OPEN
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.config.workload import (
     AcceleratorSpec,
@@ -23,10 +22,7 @@ from emulator.plugins.recorder.batches import Recorded, recorded
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
 from emulator.plugins.recorder.steps import FEW, StepTime
 from emulator.plugins.recorder.watch import Watch
-from emulator.units import counted, show_bytes, show_seconds
-
-_DIFFER = 0.1
-"""Relative difference of two numbers of files from which it is reported."""
+from emulator.units import show_bytes, show_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +32,6 @@ class Described:
     workload: Workload
     recorded: Recorded
     recipe: Recipe
-    facts: tuple[str, ...]
-    """Sentences on the reads."""
 
 
 def main_loader(observation: Observation) -> Loader | None:
@@ -86,8 +80,7 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
             "accelerator.host_cpu_seconds": f"{source}: CPU time of its processes",
         },
     )
-    facts = tuple(_facts(made, recipe, data))
-    return Described(workload=workload, recorded=made, recipe=recipe, facts=facts)
+    return Described(workload=workload, recorded=made, recipe=recipe)
 
 
 def _evidence(observation: Observation) -> tuple[Loader, StepTime]:
@@ -168,27 +161,6 @@ def _accelerator(loader: Loader, step: StepTime, batch: int, *, together: bool) 
         together=together,
         host_cpu_seconds=loader.cpu_seconds or None,
     )
-
-
-def _facts(made: Recorded, recipe: Recipe, data: Path | None) -> list[str]:
-    """Return sentences on the calls, and on how many files there are."""
-    rows = made.rows
-    batches, threads = int(rows["batch"].max()) + 1, int(rows["thread"].max()) + 1
-    opens = (rows["op"] == OPEN).sum() / batches
-    facts = [
-        f"{batches} batches of {show_bytes(made.batch_bytes)} in {len(rows)} calls, {opens:.3g} opens each, "
-        f"by {counted(threads, 'thread')} of a worker"
-    ]
-    if data is not None and abs(recipe.files / made.files - 1) > _DIFFER:
-        facts.append(f"{data} has {recipe.files} files; the reads look like {made.files}")
-    elif made.guessed:
-        facts.append(
-            f"the dataset has no length: the recipe has the {made.seen} files that were read; "
-            "record --data DIR takes those of a folder"
-        )
-    if made.mapped:
-        facts.append("files are mapped: which of their bytes are read is a guess")
-    return facts
 
 
 def step_words(step: StepTime) -> str:
