@@ -42,6 +42,7 @@ class Crossings:
 
     def curves(self, log_counts: Floats) -> Floats:
         """ln efficiency, shape (counts, knees): steps from the level of one count to that of the next."""
+        # A fed count has the level of the next smaller count that was run, a starved one of the next larger.
         before = np.searchsorted(self.log_counts, log_counts + 1e-9)
         after = np.minimum(np.searchsorted(self.log_counts, log_counts - 1e-9), len(self.log_counts) - 1)
         level = np.concatenate([[0.0], self.level])

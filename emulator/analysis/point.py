@@ -129,6 +129,7 @@ def over_barriers(rows: Steps, sync: Sync, over: Whole) -> Floats:
         counts = np.bincount(rank)
         stretch = np.empty(len(rows), np.int64)
         stretch[order] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # A stretch ends at a barrier. A cell holds what one rank did in one stretch.
     length = int(over.max(stretch.max(keepdims=True, initial=-1).astype(np.float64))[0]) + 1
     cell = stretch * len(ranks) + rank
     shape = (length, len(ranks))

@@ -137,7 +137,7 @@ def posterior(
     the largest count that could be run. Its grid is refined in CLOSER passes. Deterministic.
     """
     log_n = np.log(np.asarray(ranks, dtype=np.float64))
-    half_slack = np.asarray(slack, dtype=np.float64) / 2 if len(slack) else np.zeros(len(log_n))
+    half_slack = np.asarray(slack if len(slack) else [0.0] * len(ranks), dtype=np.float64) / 2
     middle = np.maximum(np.asarray(efficiency, dtype=np.float64), 1e-6) + half_slack
     log_y = np.log(middle)
     loose = (half_slack / middle) ** 2
@@ -224,13 +224,14 @@ def _residuals(
     """
     ratio = crossing_ratios(threshold)[which]
     knee = (scales[:, None] + np.where(ratio > LOWEST, ratio, 0.0)).ravel()
-    off, far = (np.empty((len(log_n), len(knee)), dtype=np.float32) for _ in range(2))
+    errors, extra_variance = (np.empty((len(log_n), len(knee)), dtype=np.float32) for _ in range(2))
     counts, index = np.unique(log_n, return_inverse=True)
     for i, n in enumerate(counts):
         curve = grid_log_efficiency(float(n), scales, which)
         step = np.asarray(np.gradient(curve.reshape(len(scales), -1), axis=0)).ravel()
-        away = (DISCREPANCY * np.minimum(np.abs(n - knee), 2.0)) ** 2 + step**2 / 12
+        discrepancy = DISCREPANCY * np.minimum(np.abs(n - knee), 2.0)
+        variance = discrepancy**2 + step**2 / 12  # of a uniform distribution over a step
         for run in np.flatnonzero(index == i):
-            off[run] = log_y[run] - curve
-            far[run] = away + loose[run]
-    return off, far
+            errors[run] = log_y[run] - curve
+            extra_variance[run] = variance + loose[run]
+    return errors, extra_variance

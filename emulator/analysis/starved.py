@@ -30,13 +30,13 @@ class RankAccount:
 
     host: str
     reading: Stretch
-    """Waits until batches had been read, without the first one. Only proportions matter; rescaled later."""
+    """How the waits for batches to be read divide, without the first one. Scaled to the waits in the log."""
     process: Stretch
     """Threads that do not read, including workers', from the first batch to the last: they notice batches and
     hand them over."""
     readers: Stretch
-    """Threads that read; in workers only while they make a batch. A batch is handed over between two of their
-    holds of the GIL."""
+    """Threads that read, in workers only while they make a batch. A batch can be handed over only while none
+    of them holds the GIL."""
     stolen: float = 0.0
     """Share of the time on a core that a hypervisor took away (0 to 1): it looks like sleep."""
 
@@ -50,7 +50,7 @@ def starved(
     step of a rank is left out: it waits for a pipeline that is still empty.
     """
     rows = table(steps, over)
-    first = min(1, len(rows) - 1)  # the only step where there is no other
+    first = min(1, len(rows) - 1)  # a log of one step keeps it
     later, before = rows[first:], rows[: len(rows) - first]
     waited, late, barrier = later["wait"], later["overshoot"], later["barrier"]
     # A rank that is woken late from a barrier begins its next step late, and holds the others up at the next.
@@ -63,12 +63,12 @@ def starved(
     hosts = over.all(np.array([rank.host for rank in ranks], "U64"))
     losses = zip(ranks, waited.sum(axis=0), late.sum(axis=0), woken_late.sum(axis=0), strict=True)
     columns = over.all(np.array([_own(*rank_losses) for rank_losses in losses]))
-    own, guessed = columns[:, :-1].copy(), columns[:, -1]
+    own, asleep = columns[:, :-1].copy(), columns[:, -1]
     numbers = over.all(np.unique(steps["rank"]))
     mine = np.searchsorted(numbers, np.unique(steps["rank"]))
     rank_seconds = over.all(seconds)
     _move_to_link(own, hosts, rank_seconds)
-    straggler = _straggler(own, guessed, rank_seconds)
+    straggler = _straggler(own, asleep, rank_seconds)
 
     total = own[mine] + _barriers(own, mine, lost, barrier, later["compute"], over)
     names = list(dict.fromkeys(hosts.tolist()))
@@ -82,7 +82,8 @@ def starved(
 def _own(rank: RankAccount, waited: float, late: float, woken_late: float) -> Floats:
     """Seconds that a rank lost by itself, by cause, shape (causes + 1,); `woken_late` is a part of `late`.
 
-    The last element is the part of cores and quota that was sleep, and is taken for a wait for the GIL.
+    The last element is the part of cores and quota in which the process slept: it is taken for a wait for the
+    GIL while the GIL's holder had no core.
     """
     reading, process, readers = rank.reading.lasting(waited), rank.process, rank.readers
     stolen = min(reading.storage, reading.work * rank.stolen / max(1e-9, 1 - rank.stolen))
@@ -109,9 +110,9 @@ def _own(rank: RankAccount, waited: float, late: float, woken_late: float) -> Fl
 
 
 def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None:
-    """Call `link` what storage kept one host's ranks waiting for longer than those of the median host.
+    """Count as `link` the time that one host's ranks waited for storage longer than the median host's.
 
-    A host that the client's side held up asked the storage for less: it is not compared with.
+    Hosts that lost much time to their own CPU or loader asked the storage for less, so they are left out.
     """
     storage_share: dict[str, float] = {}
     for name in dict.fromkeys(hosts.tolist()):
@@ -130,18 +131,18 @@ def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None
             own[hosts == name, _LINK] += extra
 
 
-def _straggler(own: Floats, guessed: Floats, seconds: Floats) -> int | None:
+def _straggler(own: Floats, asleep: Floats, seconds: Floats) -> int | None:
     """The rank that lost twice as much of its time as any other, mostly asleep for no known reason; or None.
 
-    Waits for the storage or for a core do not count, since one rank of many may have bad luck. Sleep that was
-    `guessed` to be a wait for the GIL does: the readers that hold it would hold up the other ranks as well.
+    Waits for the storage or a core are known reasons, which one rank of many may have by bad luck. Seconds
+    `asleep` that were taken for waits for the GIL are none: readers without cores would delay others, too.
     """
     share = own.sum(axis=1) / np.maximum(1e-12, seconds)
     worst = int(share.argmax())
     others = np.delete(share, worst).max(initial=0.0)
     if len(share) < 2 or share[worst] <= max(2 * others, others + UNEVEN):
         return None
-    unexplained = own[worst, _LOADER] + guessed[worst]
+    unexplained = own[worst, _LOADER] + asleep[worst]
     return worst if unexplained > own[worst].sum() / 2 else None
 
 

@@ -47,9 +47,9 @@ DRIFTING = np.array([(s, d, k) for s in (0.005, 0.02) for d, k in ((0.03, 0.9), 
 that of two consecutive runs. Some go to and fro within ten runs, some only away."""
 
 
-def log_density(off: Floats, variance: Floats) -> Floats:
-    """Log density of the errors `off` (in logarithms), `variance` being that of a run that did not stall."""
-    squares = off * off
+def log_density(error: Floats, variance: Floats) -> Floats:
+    """Log density of errors in logarithms, `variance` being that of a run that did not stall."""
+    squares = error * error
     return np.asarray(np.log(_usual(squares, variance) + _stalled(squares)))
 
 
@@ -74,42 +74,43 @@ class Likelihood:
     ahead: Floats
     """Expected drift of the next run, if hypothesis and deviation are true."""
     loose: Floats
-    """Variance of that."""
+    """Variance of `ahead`."""
     deviations: Floats
     """(of a run, of the drift): relative standard deviations, shape (deviations, 2)."""
 
 
-def likelihood(off: Singles, far: Singles) -> Likelihood:
+def likelihood(errors: Singles, extra_variance: Singles) -> Likelihood:
     """Likelihood of the runs under each deviation x hypothesis.
 
-    `off` is the error of each run against each hypothesis, in logarithms, `far` the variance that the
-    hypothesis adds to that of a run; both of shape (runs, hypotheses), in the order of the runs.
+    `errors` are those of each run against each hypothesis, in logarithms; the hypothesis adds
+    `extra_variance` to that of a run. Both have the shape (runs, hypotheses), in the order of the runs.
     """
-    runs, hypotheses = off.shape
-    stalled = _stalled(off * off)
+    runs, hypotheses = errors.shape
+    stalled = _stalled(errors * errors)
     log = np.zeros((len(DEVIATIONS) + len(DRIFTING), hypotheses))
     steady, moving = log[: len(DEVIATIONS)], log[len(DEVIATIONS) :]
     for i, deviation in enumerate(DEVIATIONS):
-        steady[i] = np.log(_usual(off * off, deviation**2 + far) + stalled).sum(axis=0)
+        usual = _usual(errors * errors, deviation**2 + extra_variance)
+        steady[i] = np.log(usual + stalled).sum(axis=0)
     steady += LOG_DEVIATION_PRIOR[:, None] + math.log(1 - DRIFTS)
 
     # A Kalman filter per hypothesis. A run updates it by the probability that it did not stall.
     ahead, loose = np.zeros_like(log), np.zeros_like(log)
-    white, drift, kept = DRIFTING.T[:, :, None].astype(np.float32)
+    white, drift, correlation = DRIFTING.T[:, :, None].astype(np.float32)
     white, drift = white**2, drift**2
     mean, variance = np.zeros(moving.shape, np.float32), np.broadcast_to(drift, moving.shape)
     for run in range(runs):
-        total = variance + white + far[run]
-        miss = off[run] - mean
+        total = variance + white + extra_variance[run]
+        miss = errors[run] - mean
         squares = miss * miss
         usual = (1 - STALLED) * 0.3989 * np.exp(-0.5 * squares / total) / np.sqrt(total)
         density = usual + _stalled(squares)
         moving += np.log(density)
         gain, believed = variance / total, usual / density
         change = believed * gain
-        mean = kept * (mean + change * miss)
+        mean = correlation * (mean + change * miss)
         left = variance * (1 - change) + (1 - believed) * change * gain * squares
-        variance = kept**2 * left + (1 - kept**2) * drift
+        variance = correlation**2 * left + (1 - correlation**2) * drift
     moving += math.log(DRIFTS) - math.log(len(DRIFTING))
     ahead[len(DEVIATIONS) :], loose[len(DEVIATIONS) :] = mean, variance
     deviations = np.concatenate([np.column_stack([DEVIATIONS, np.zeros_like(DEVIATIONS)]), DRIFTING[:, :2]])

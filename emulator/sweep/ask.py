@@ -84,9 +84,9 @@ def ask(question: Question, comm: Comm, begin: float) -> None:
         question.out.mkdir(parents=True, exist_ok=True)
     where = place_of_data(question.place)
     data = None if where is question.place else Data(where, recipe_of(question.workload), question)
-    probed = probe(data.dataset if data else _given(where, question), question)
+    probed = probe(data.dataset if data else _existing_dataset(where, question), question)
     trains = find_spec("torch") is not None
-    share = 0.6 if trains else 1.0  # the rest of the time is for PyTorch
+    share = 0.6 if trains else 1.0  # of the time; the rest is for PyTorch
     question, storage = _storage_with_enough_data(question, where, data, probed, end, share, comm)
     if trains:
         _pytorch_counts(question, where, storage, probed, end - time.monotonic(), comm)
@@ -120,7 +120,7 @@ def _storage_with_enough_data(
             return question, storage
 
 
-def _given(where: Place, question: Question) -> Dataset:
+def _existing_dataset(where: Place, question: Question) -> Dataset:
     """Return the dataset of the question. Raises SpecError if it does not fit the workload."""
     dataset = open_dataset(where)
     if difference := mismatch(question.workload, dataset.manifest):
@@ -200,7 +200,7 @@ def _pytorch_counts(
     if seconds < steps * max(workload.accelerator.step_seconds, workload.batch_bytes / probed.buffered):
         live.say(f"PyTorch: no time is left for its reads, at {show_rate(probed.buffered)} a rank")
         return
-    most = _fed(storage)
+    most = _first_count(storage)
     fit = len(storage.environment["hosts"]) * _trainings_in_memory(workload)
     if fit < most:
         live.say(f"PyTorch: the memory suffices for {counted(fit, 'rank')}")
@@ -229,7 +229,7 @@ def _measured(job: TrainingJob, schedule: Schedule, comm: Comm) -> RunResult:
     return result
 
 
-def _fed(result: RunResult) -> int:
+def _first_count(result: RunResult) -> int:
     """Return the first count for trainings: as many as the storage feeds, or fed in a run."""
     knee = result.knee
     if knee is not None and knee.kind == "knee" and knee.n_au:

@@ -73,6 +73,7 @@ class Leader:
         result = first_result(job, manifest, environment)
         active = [hosts[rank] for rank in activation_order(hosts, job.placement)]
         counts = self._schedule.expected(points, self._pace.limit)
+        # Before OUT is made, so that a refused run leaves nothing.
         require_rules(job, manifest, replace(result, points=tuple(points)), active, counts)
         if job.resume:
             self._pace.probed(probe)
@@ -104,6 +105,7 @@ class Leader:
         count = self._schedule.next_count(self._points)
         if count is not None:
             live.say(f"{self._schedule.outlook(self._points)}: {counted(count, 'rank')}")
+            # The present count is the first of those expected; the time of the others is estimated.
             self._later = self._schedule.expected(self._points, self._pace.limit)[1:]
             self._length, self._recent = self._pace.steps(count), np.zeros(0, STEP)
             self._point_begin = self._first_step = time.monotonic()

@@ -45,7 +45,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         opened = partial(leader.open, dataset, hosts, memory, world) if leader else None
         with entered(world, opened) as folder:
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
-            part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
+            part += list(dict.fromkeys(hosts)).index(hosts[world.rank])  # each host writes its own
             # OUT may be another folder on another host: its first rank looks for the result there.
             sees_out = world.all(np.array([world.node().rank > 0 or (job.out / RESULT).is_file()]))
             if leader:
@@ -64,12 +64,12 @@ def _spooling(job: TrainingJob, world: Comm, part: int) -> Iterator[Spool]:
     """
     node = world.node()
     first = node.rank == 0  # one rank per host makes the spool, and removes it
-    made = agreed(world, lambda: make_spool(job.out, part) if first else None)
-    shared = node.bcast(made)
-    with agreed(world, lambda: Spool(shared, node.rank, node.size)) as spool:
+    path = agreed(world, lambda: make_spool(job.out, part) if first else None)
+    spool_of_host = node.bcast(path)
+    with agreed(world, lambda: Spool(spool_of_host, node.rank, node.size)) as spool:
         yield spool
-    agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
-    agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
+    agreed(world, lambda: write_part(job.out, part, [path]) if path else None)
+    agreed(world, lambda: remove_spools(job.out, [path]) if path else None)
 
 
 def _measure_points(
@@ -91,7 +91,7 @@ def _measure_points(
         if leader and point:
             leader.add(point)
         number += 1
-        world.barrier()  # idle ranks wait here
+        world.barrier()  # idle ranks wait here, so that they take no CPU from active ones
         _probe_if_requested(job, dataset, world, leader)
 
 
