@@ -11,10 +11,6 @@ from pathlib import Path
 
 from emulator.record.machine import mount_of, read_text
 
-_ALONE = 0.1
-_FEW = 100
-"""Fewest requests for a mean."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReads:
@@ -33,11 +29,6 @@ class DeviceReads:
     busy: float = 0.0
     """Seconds in which requests were under way; 0 if unknown."""
 
-    @property
-    def in_flight(self) -> float | None:
-        """Mean requests under way while there were any; None if unknown."""
-        return self.seconds / self.busy if self.busy > 0 else None
-
     def since(self, earlier: DeviceReads) -> DeviceReads:
         """Return the increase of the counters since `earlier`."""
         return DeviceReads(
@@ -49,10 +40,14 @@ class DeviceReads:
             busy=self.busy - earlier.busy,
         )
 
-    def request_bytes(self, own: float) -> float | None:
-        """Return the mean bytes of a request; None for few, or if over 10 % are not the `own` bytes."""
-        alone = own > 0 and abs(self.bytes / own - 1) <= _ALONE
-        return self.bytes / self.requests if alone and self.requests >= _FEW else None
+    def requests_of(self, own: float) -> tuple[float | None, float | None]:
+        """Return the mean bytes of a request, and the mean requests under way while there were any.
+
+        None for fewer than 100 requests, or if over 10 % of the bytes are not the `own` ones.
+        """
+        if self.requests < 100 or own <= 0 or abs(self.bytes / own - 1) > 0.1:
+            return None, None
+        return self.bytes / self.requests, self.seconds / self.busy if self.busy > 0 else None
 
 
 Counters = Callable[[], DeviceReads | None]

@@ -288,7 +288,7 @@ def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_ep
     """
     for group in groups:
         _count(group, batches, per_epoch)
-        if _streamed(group.visits):
+        if _streamed(group.visits):  # its samples lie one behind the other, and no index leads to them
             continue
         index = _Index(group.visits, files)
         samples = Group([sample for visit in group.visits for sample in _by_sample(visit, index)])
@@ -305,6 +305,7 @@ def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_ep
 
 
 def _count(group: Group, batches: int, per_epoch: float) -> None:
+    """Set the numbers of a group's visits in an epoch, and of its files."""
     group.visits_per_epoch = len(group.visits) / batches * per_epoch
     group.files = estimated_files(len(group.visits), len(group.seen), group.visits_per_epoch)
 
@@ -316,6 +317,7 @@ def _streamed(visits: Sequence[_Visit]) -> bool:
 
 
 def _in_order(visit: _Visit) -> bool:
+    """Return True if a visit goes on in later batches, and hardly ever goes back in its file."""
     offsets = [call.event.offset for call in visit.reads]
     onward = sum(later >= before for before, later in pairwise(offsets))
     goes_on = visit.calls[0].batch != visit.calls[-1].batch
@@ -334,8 +336,11 @@ class _Index:
             offsets = [offset for _, offset in once_a_batch]
             self._pages.update((visit.file, offset // BLOCK_BYTES) for offset in offsets)
             self._ends.update({end for offset in offsets for end in self._from_ends(visit.file, offset)})
+        # Pages of samples are read about equally often. A page that is read far more often has an index.
         self._often = max(4.0, 3 * median([*self._pages.values(), 0]))
+        # A short read at a place that was read before is of a node, not of a sample.
         self._small = median([*(call.event.bytes for visit in visits for call in visit.reads), 0]) / 4
+        # Headers and footers lie equally far from the starts, or the ends, of many files.
         several = len({visit.file for visit in visits}) > _SEVERAL
         self._most = len(visits) / 5 if several else math.inf
 
@@ -378,6 +383,7 @@ def place(groups: Sequence[Group], replacement: bool) -> None:
     """Decide where each visit goes. `replacement`: the sampler draws each sample from all of them."""
     draw = np.random.default_rng(0)
     for group in groups:
+        # An epoch visits each file once. Further visits are to any file, as mosaics and mixup draw them.
         again = group.visits_per_epoch > _AGAIN * group.files
         first = group.files / group.visits_per_epoch if again else 1.0
         for visit in group.visits:

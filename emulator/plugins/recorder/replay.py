@@ -82,15 +82,8 @@ def replay(described: Described, ranks: int, paths: Sequence[bytes], steps: int,
     if pace is None:
         raise SpecError("too few steps of the replay came after its prefetched ones", "record more steps")
     own = (point.read_amplification or 0.0) * float(rows["bytes"].sum())
-    reads = after.since(before) if before and after else None
-    request_bytes = reads.request_bytes(own) if reads else None
-    return Replay(
-        point=point,
-        rows=rows,
-        pace=pace,
-        request_bytes=request_bytes,
-        in_flight=reads.in_flight if reads and request_bytes else None,
-    )
+    reads = after.since(before).requests_of(own) if before and after else (None, None)
+    return Replay(point=point, rows=rows, pace=pace, request_bytes=reads[0], in_flight=reads[1])
 
 
 def _steps_of(files: int, ranks: int, steps: int, workload: Workload) -> int:

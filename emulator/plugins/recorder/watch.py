@@ -178,11 +178,10 @@ class Watch:
         self.poll()
         self._used_traced = dict(self._used)
         if self._device is not None:
-            counters, first, own = self._device
+            counters, first, own_at_first = self._device
             if (now := counters()) is not None:
-                reads = now.since(first)
-                self.request_bytes = reads.request_bytes(self._storage_bytes() - own)
-                self.in_flight = reads.in_flight if self.request_bytes else None
+                own = self._storage_bytes() - own_at_first
+                self.request_bytes, self.in_flight = now.since(first).requests_of(own)
         self.traced_until = time.monotonic_ns()
         for loader in self.loaders.values():
             loader.track.when_traced = loader.track.batches
