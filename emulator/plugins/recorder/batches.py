@@ -200,9 +200,10 @@ def _mapped(batches: Batches, mapped: Sequence[File], batch_size: int, length: i
     """
     if 2 * sum(len(batch.maps) for _, batch in batches) >= batch_size * len(batches):
         return []
+    read = 0
     for _, batch in batches:
         batch.events = [event for event in batch.events if event.op != MAP]
-    read = sum(event.bytes for _, batch in batches for event in batch.events if event.op == READ)
+        read += sum(event.bytes for event in batch.events if event.op == READ)
     if 5 * read >= sum(file.bytes for file in mapped):
         return []  # an index
     if not length:

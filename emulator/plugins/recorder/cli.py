@@ -59,13 +59,8 @@ def record(
     """
     ended: list[int] = []  # the exit status, when the job has ended
 
-    def show(written: Written) -> None:
-        for line in evidence(written):
-            live.detail(line)
-        if no_check or not will_be_checked(written):
-            _say(verdict(written))
-        elif not ended:
-            _say(["  recorded; it is checked by a replay of about 10 s when the job has ended"])
+    def replayed(written: Written) -> bool:
+        return not no_check and will_be_checked(written)
 
     try:
         written = record_job(
@@ -78,7 +73,7 @@ def record(
             checked=not no_check,
             force=force,
             on_end=ended.append,
-            on_written=show,
+            on_written=lambda written: _show(written, replayed=replayed(written), running=not ended),
         )
     except FeedrateError as error:
         if not ended or not ended[0]:
@@ -86,12 +81,22 @@ def record(
         # The exit status is that of the job; report the failure of the recording in addition.
         sys.stderr.write(f"feedrate record: error: {error}\n")
     else:
-        if not no_check and will_be_checked(written):
+        if replayed(written):
             _say(verdict(written))
         if live.for_programs():
             live.answer(_answer(written))
     if status := end_as(ended[0]):
         raise typer.Exit(status)
+
+
+def _show(written: Written, *, replayed: bool, running: bool) -> None:
+    """Write what was recorded. The verdict on a recording that is `replayed` comes after the replay."""
+    for line in evidence(written):
+        live.detail(line)
+    if not replayed:
+        _say(verdict(written))
+    elif running:
+        _say(["  recorded; it is checked by a replay of about 10 s when the job has ended"])
 
 
 def _say(lines: Iterable[str]) -> None:
