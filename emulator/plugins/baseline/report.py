@@ -98,7 +98,7 @@ def answer(result: RunResult) -> Answer:
     )
     if not result.baseline:
         return unanswered
-    # Its readers at depth 1 are no limit of the storage: what counts is what writers take from them.
+    # Readers at depth 1 do not reach a storage's limit: the question is what writers take from them.
     alone, together = summed(neighbours(result.baseline, read=True))
     if alone:
         kept = f"Readers keep {percent(together / alone)} % of their throughput beside writers."

@@ -83,20 +83,26 @@ def tables(result: RunResult) -> tuple[Table, ...]:
 
 def _row(name: str, checkpoints: Sequence[Checkpoint]) -> tuple[Cell, ...]:
     """Return a row of arithmetic means, also of rates, as MLPerf Storage does."""
-    shares = [checkpoint.resident_share for checkpoint in checkpoints]
-    sampled = [share for share in shares if share is not None]
     # A write is complete when its marker is on disk; a read, when its slowest rank has ended.
     complete = fmean(checkpoint.seconds + checkpoint.commit_seconds for checkpoint in checkpoints)
+    size = fmean(checkpoint.bytes for checkpoint in checkpoints)
+    cpu_seconds = fmean(checkpoint.cpu_seconds for checkpoint in checkpoints)
     return (
         name,
-        fmean(checkpoint.bytes for checkpoint in checkpoints) / 1e9,
+        size / 1e9,
         fmean(checkpoint.seconds for checkpoint in checkpoints),
         fmean(checkpoint.fastest_seconds for checkpoint in checkpoints),
         complete if checkpoints[0].direction == "write" else None,
         fmean(checkpoint.bytes_per_second for checkpoint in checkpoints) / 1e9,
-        fmean(checkpoint.cpu_seconds * 1e9 / max(1, checkpoint.bytes) for checkpoint in checkpoints),
-        fmean(sampled) * 100 if sampled else None,
+        cpu_seconds / (size / 1e9) if size else 0.0,
+        _percent_in_memory(checkpoints),
     )
+
+
+def _percent_in_memory(checkpoints: Sequence[Checkpoint]) -> float | None:
+    shares = [checkpoint.resident_share for checkpoint in checkpoints]
+    sampled = [share for share in shares if share is not None]
+    return fmean(sampled) * 100 if sampled else None
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
