@@ -198,15 +198,14 @@ def ask(
 
     `options` are those of `feedrate ask` with underscores. Call it in the main thread. Raises FeedrateError.
     """
-    from emulator.cli.ask import answers, question_of
+    from emulator.cli.ask import answers
     from emulator.sweep.ask import measured_in
 
     given: dict[str, Any] = {"accelerator": accelerator, "workload": workload, "out": out, **options}
     given |= {"up_to": up_to, "within": within}
-    question = question_of(os.fspath(place), **given)
     feedrate("ask", os.fspath(place), *_words(given))
-    measured = measured_in(question.out)
-    answer, trained = answers(question, measured)
+    measured = measured_in(Path(out))
+    answer, trained = answers(measured)
     pytorch = Result(measured.pytorch) if measured.pytorch else None
     return Asked(answer, trained, Result(measured.storage), pytorch)
 

@@ -14,28 +14,13 @@ from typing import Any
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import left_out, limited_by_client, usable
 from emulator.analysis.gate import Verdict, fed_range, knee_of, require, threshold_of
-from emulator.analysis.knee import asked_rate, find_knee, whole_accelerators
+from emulator.analysis.knee import asked_rate, demand_of_one, find_knee, whole_accelerators
 from emulator.analysis.point import show_au
 from emulator.analysis.storage_limit import device_request_bytes
-from emulator.record.result import CLIENT, STORAGE, Knee, Point, RunResult
+from emulator.record.result import STORAGE, Knee, Point, RunResult
 from emulator.units import show_bytes, show_rate, show_seconds
 
 QUESTION = "How many accelerators can this storage feed?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is asked of a result beyond what was measured."""
-
-    subject: str = "This storage"
-    """What feeds, as the sentence begins."""
-    require: int | None = None
-    """Accelerators that the gate requires."""
-    wanted: int | None = None
-    """Accelerators that the advice is for; None: those of the starved run."""
-
-
-NOTHING_ASKED = Asked()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +76,15 @@ def at_threshold(result: RunResult, share: float | None) -> RunResult:
     return replace(result, workload={**result.workload, "training": training}, knee=knee)
 
 
-def answer_of(result: RunResult, asked: Asked = NOTHING_ASKED) -> Answer:
+def gated(answer: Answer, required: int | None, result: RunResult) -> Answer:
+    """The answer of `result` with the verdict of --require; itself if nothing is required."""
+    return replace(answer, gate=require(required, result)) if required else answer
+
+
+def answer_of(result: RunResult) -> Answer:
     """The answer of a training: a run, a sweep, an import, a replay."""
     points, threshold, name = result.points, threshold_of(result), accelerator_of(result)
-    gate = require(asked.require, result) if asked.require else None
-    plain = Answer(question=QUESTION, sentence="Nothing was measured.", unit=name, gate=gate)
+    plain = Answer(question=QUESTION, sentence="Nothing was measured.", unit=name)
     if not points:
         return plain
     if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
@@ -104,16 +93,20 @@ def answer_of(result: RunResult, asked: Asked = NOTHING_ASKED) -> Answer:
         return replace(plain, sentence=_published(points))
     knee = knee_of(result)
     number, interval = _number(knee, points)
+    # `ask` was asked about a place and a number. Else the advice is for the largest count that was run.
+    asked = result.environment.get("asked", {})
+    subject = asked.get("place", "This storage")
+    wanted = asked.get("up_to") or max(point.ranks for point in points)
     answer = replace(
         plain,
-        sentence=_sentence(asked.subject, name, knee, number, result),
+        sentence=_sentence(subject, name, knee, number, result),
         number=number,
         interval=interval,
         threshold=threshold,
         notes=_notes(points),
     )
     if starved_point := _starved_point(points, threshold):
-        advice = _advice(starved_point, asked.wanted, threshold)
+        advice = _advice(starved_point, wanted, threshold)
         answer = replace(answer, limit=show_limit(starved_point), advice=advice)
     return answer
 
@@ -183,8 +176,7 @@ def _sentence(subject: str, name: str, knee: Knee, number: float | None, result:
         return f"{subject} feeds {_part_of_one(number, name, points)}."
     if bounds := _bounded(knee, name):
         return f"{subject} {bounds} {demand}: {_because(knee, points)}."
-    place = subject[0].lower() + subject[1:]
-    return f"Whether {place} feeds {named(1, name)} is not known: {_because(knee, points)}."
+    return f"Whether it feeds {named(1, name)} is not known: {_because(knee, points)}."
 
 
 def _bounded(knee: Knee, name: str) -> str:
@@ -214,14 +206,14 @@ def _because(knee: Knee, points: Sequence[Point]) -> str:
 def _saturation(knee: Knee, points: Sequence[Point]) -> str:
     if knee.n_saturation is None:
         return ""
-    return f"; throughput saturates at {show_rate(knee.n_saturation * asked_rate(usable(points) or points))}"
+    return f"; throughput saturates at {show_rate(knee.n_saturation * demand_of_one(points))}"
 
 
 def _part_of_one(number: float, name: str, points: Sequence[Point]) -> str:
     """`0.4 of an A100: 1 process read 32 MB/s ..., and 1 asks for 80 MB/s`."""
     fastest = max(usable(points) or points, key=lambda point: point.bytes_per_second)
     at_least = "at least " if any(map(limited_by_client, points)) else ""
-    demand = show_rate(asked_rate([fastest]))
+    demand = show_rate(demand_of_one(points))
     return f"{at_least}{named(number, name)}: {_read([fastest])}, and 1 asks for {demand}"
 
 
@@ -264,15 +256,12 @@ def _starved_point(points: Sequence[Point], threshold: float) -> Point | None:
     return min(by_others, key=lambda point: point.ranks, default=None)
 
 
-def _advice(point: Point, wanted: int | None, threshold: float) -> str:
-    """What would feed `wanted` accelerators, or else those of the run."""
+def _advice(point: Point, wanted: int, threshold: float) -> str:
+    """What would feed `wanted` accelerators at the threshold, or else what the limit of `point` advises."""
     bound = point.bound
     assert bound is not None  # it is a starved run's
-    if wanted is not None:
-        if more := lacking(point, threshold * wanted * asked_rate([point])):
-            return f"To feed {wanted:,}: {more}."
-        if bound.kind not in CLIENT:
-            return ""
+    if not bound.help and (more := lacking(point, threshold * wanted * asked_rate([point]))):
+        return f"To feed {wanted:,}: {more}."
     text = bound.help or HELPS[bound.kind]
     return f"{text[0].upper()}{text[1:]}."
 

@@ -98,6 +98,11 @@ def asked_rate(points: Sequence[Point]) -> float:
     return points[0].ideal_samples_per_second / points[0].ranks * size
 
 
+def demand_of_one(points: Sequence[Point]) -> float:
+    """Bytes/s that one process asks for, from the points that the knee is made from."""
+    return asked_rate(usable(points) or points)
+
+
 def _with_kind(
     belief: Belief, ranks: Sequence[int], client_limited: Sequence[Point], threshold: float
 ) -> Knee:

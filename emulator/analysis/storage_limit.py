@@ -170,25 +170,19 @@ def _bandwidth(point: Point, most: float) -> Bound:
         f"{show_rate(point.bytes_per_second)} of the {show_rate(most)} that the storage gave at most, "
         f"to this run, the others and the probe",
     )
-    missing = show_rate(_demand(point) - point.bytes_per_second)
-    return Bound(
-        kind="bandwidth",
-        evidence=evidence,
-        help=f"{missing} more would feed {point.ranks}; more workers or read-ahead would not",
-    )
+    return Bound(kind="bandwidth", evidence=evidence)
 
 
 def _iops(point: Point, requests: _Requests, best: Probe) -> Bound:
-    size = requests.bytes
-    evidence = (
+    evidence = [
         f"{requests.rate:,.0f} of the {requests.most:,.0f} requests per second that the storage answers at "
-        f"any size and depth, {show_bytes(size)} each",
-    )
-    missing = (_demand(point) - point.bytes_per_second) / size
-    text = f"{missing:,.0f} more requests per second would feed {point.ranks}"
+        f"any size and depth, {show_bytes(requests.bytes)} each"
+    ]
     if best.bytes_per_second > ALONE * point.bytes_per_second:
-        text += f", requests of {show_bytes(best.request_bytes)} would {_feed(point, best.bytes_per_second)}"
-    return Bound(kind="iops", evidence=evidence, help=text)
+        evidence.append(
+            f"requests of {show_bytes(best.request_bytes)} got {show_rate(best.bytes_per_second)}"
+        )
+    return Bound(kind="iops", evidence=tuple(evidence))
 
 
 def _latency(point: Point, probes: Sequence[Probe], reading: Reading, alone: Probe, most: float) -> Bound:

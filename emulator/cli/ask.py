@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from emulator import live
-from emulator.analysis.answer import Answer
+from emulator.analysis.answer import Answer, answer_of, gated
 from emulator.cli import options
 from emulator.config.catalog import names
 from emulator.config.reader import to_plain
@@ -28,7 +26,7 @@ from emulator.record.machine import cores
 from emulator.registry import LOADERS
 from emulator.report.terminal import Text, answer_blocks, print_blocks
 from emulator.report.view import measured_on
-from emulator.sweep.answer import Client, pytorch_answer, storage_answer
+from emulator.sweep.answer import Client, pytorch_answer
 from emulator.sweep.ask import STORAGE, Measured, measured_in, storage_is_known
 from emulator.sweep.ask import ask as find_answer
 from emulator.sweep.asked_data import Question
@@ -79,17 +77,17 @@ def ask(
       feedrate ask /mnt/ai --accelerator h100 --up-to 64
       feedrate ask s3://bucket/scratch --within 10min --require 8
     """
-    question = question_of(
-        place,
-        accelerator,
-        workload,
+    spec = load_workload(workload_named(workload, accelerator), gate.settings(settings))
+    question = Question(
+        place=parse_place(place),
+        workload=spec,
         up_to=up_to,
-        within=within,
-        storage=storage,
-        set=gate.settings(settings),
-        out=out,
+        seconds=parse_seconds(within),
+        storage=parse_storage(storage, "cold"),
+        out=out or options.default_out(f"ask-{spec.name}"),
         keep=keep,
         force=force,
+        command=options.command_line(),
     )
     begin = time.monotonic()
     LOADERS.load(_largest_loader()).get()  # before ranks are forked
@@ -105,42 +103,15 @@ def ask(
         raise typer.Exit(status)
 
 
-def question_of(
-    place: str,
-    accelerator: str | None = None,
-    workload: str = "unet3d",
-    *,
-    up_to: int = 16,
-    within: str = "5min",
-    storage: str = "posix",
-    set: Sequence[str] = (),
-    out: Path | None = None,
-    keep: bool = False,
-    force: bool = False,
-) -> Question:
-    """Return the question that these options ask. Raises SpecError, StorageError."""
-    spec = load_workload(workload_named(workload, accelerator), list(set))
-    return Question(
-        place=parse_place(place),
-        workload=spec,
-        up_to=up_to,
-        seconds=parse_seconds(within),
-        storage=parse_storage(storage, "cold"),
-        out=Path(out) if out else options.default_out(f"ask-{spec.name}"),
-        keep=keep,
-        force=force,
-        command=options.command_line(),
-    )
-
-
-def answers(
-    question: Question, measured: Measured, require: int | None = None
-) -> tuple[Answer, Answer | None]:
+def answers(measured: Measured, require: int | None = None) -> tuple[Answer, Answer | None]:
     """Return what the storage feeds, and what PyTorch on these clients feeds."""
-    hosts = len(measured.storage.environment["hosts"])
+    storage, trained = measured.storage, measured.pytorch
+    answer = gated(answer_of(storage), require, storage)
+    if trained is None:
+        return answer, None
+    hosts = len(storage.environment["hosts"])
     client = Client(cores=cores() * hosts, hosts=hosts)
-    trained = pytorch_answer(question, measured.pytorch, client) if measured.pytorch else None
-    return storage_answer(question, measured, require), trained
+    return answer, pytorch_answer(trained, storage.environment["asked"]["up_to"], client)
 
 
 def workload_named(workload: str, accelerator: str | None) -> str:
@@ -152,13 +123,14 @@ def workload_named(workload: str, accelerator: str | None) -> str:
                 f"-w {workload} has its accelerator, and -a {accelerator} names another", "leave out -a"
             )
         return workload
-    known = [
-        name.removeprefix(f"{workload}-") for name in names("workloads") if name.startswith(f"{workload}-")
-    ]
-    if known and chosen not in known:
+    of_workload = [name for name in names("workloads") if name.startswith(f"{workload}-")]
+    if not of_workload:
+        return workload  # which load_workload refuses, with the names that are near
+    accelerators = [name.removeprefix(f"{workload}-") for name in of_workload]
+    if chosen not in accelerators:
         what = f"{workload} has no accelerator {chosen}"
-        raise SpecError(what, f"say which with -a: {', '.join(known)}")
-    return f"{workload}-{chosen}" if known else workload
+        raise SpecError(what, f"say which with -a: {', '.join(accelerators)}")
+    return f"{workload}-{chosen}"
 
 
 def _largest_loader() -> str:
@@ -180,7 +152,7 @@ def _work(question: Question, begin: float, comm: Comm) -> int:
 
 
 def _say(question: Question, measured: Measured, gate: options.Gate, seconds: float) -> None:
-    answer, trained = answers(question, measured, gate.require)
+    answer, trained = answers(measured, gate.require)
     if live.for_programs():
         live.answer(
             {
@@ -196,8 +168,10 @@ def _say(question: Question, measured: Measured, gate: options.Gate, seconds: fl
     elif live.quiet():
         print(answer.line)
     else:
-        lines = [*answer_blocks(answer), *([Text(""), *answer_blocks(trained)] if trained else [])]
-        print_blocks([Text(f"\nstorage: {measured_on(measured.storage)}", "dim"), *lines])
+        blocks = [Text(f"\nstorage: {measured_on(measured.storage)}", "dim"), *answer_blocks(answer)]
+        if trained:
+            blocks += [Text(""), *answer_blocks(trained)]
+        print_blocks(blocks)
         page = shlex.join(["feedrate", "report", str(question.out / STORAGE), "--html", "page.html"])
         print(f"\n{show_seconds(seconds)}; {page}")
     gate.leave(answer, str(question.place))

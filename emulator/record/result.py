@@ -367,6 +367,14 @@ class EnvironmentFacts(TypedDict, total=False):
     memory_of_hosts: Mapping[str, int]
     ranks_started: int
     hosts: tuple[str, ...]
+    asked: AskedFacts
+
+
+class AskedFacts(TypedDict):
+    """What `feedrate ask` was asked about."""
+
+    place: str
+    up_to: int
 
 
 class DatasetFacts(TypedDict, total=False):

@@ -10,7 +10,7 @@ import numpy as np
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.evidence import usable
 from emulator.analysis.gate import threshold_of
-from emulator.analysis.knee import asked_rate
+from emulator.analysis.knee import demand_of_one
 from emulator.analysis.point import show_au
 from emulator.analysis.search import KneeSearch, believe, observe
 from emulator.record.result import BoundKind, Point, RunResult
@@ -44,7 +44,7 @@ def by_ranks(result: RunResult) -> list[Point]:
 def mean_demand(points: Sequence[Point]) -> float | None:
     """Return the bytes/s that one process asks for, from the points of the knee; None without compute."""
     known = [point for point in points if computes(point) and point.ranks and point.samples and point.bytes]
-    return asked_rate(usable(known) or known) if known else None
+    return demand_of_one(known) if known else None
 
 
 def dots_of(points: Sequence[Point], value: Callable[[Point], float]) -> tuple[Dot, ...]:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from emulator.analysis.answer import Answer
+from emulator.analysis.answer import Answer, gated
 from emulator.analysis.bound import LIMIT_NAMES
-from emulator.analysis.gate import require
-from emulator.record.result import BoundKind, Flag, Point, RunResult
+from emulator.record.result import Flag, Point, RunResult
 from emulator.registry import KINDS
 from emulator.report.charts import Figure
 from emulator.report.table import Table
@@ -48,8 +48,7 @@ def kind_of(result: RunResult) -> Kind:
 
 def answer_of(result: RunResult, required: int | None = None) -> Answer:
     """The answer of any kind of result, with the verdict of --require. Raises MissingError."""
-    answer = kind_of(result).answer(result)
-    return replace(answer, gate=require(required, result)) if required else answer
+    return gated(kind_of(result).answer(result), required, result)
 
 
 def title(result: RunResult) -> str:
@@ -78,24 +77,28 @@ class Mark:
 
 def marks(result: RunResult) -> tuple[Mark, ...]:
     """Return the marks that have to be said wherever a number of `result` is shown."""
-    found = []
+    marks = []
     if result.status == "incomplete":
         reason = result.reason or "no reason was recorded"
-        found.append(Mark("incomplete", f"Incomplete: {reason}"))
+        marks.append(Mark("incomplete", f"Incomplete: {reason}"))
     if result.storage.get("shaped_rate") is not None:
         shape = shape_of(result.storage)
         sentence = f"Emulated storage: {shape}. The figures show that shape, not a real storage."
-        found.append(Mark(f"emulated storage, {shape}", sentence))
-    short = {point.ranks for point in result.points for flag in point.flags if flag.name == "job-cpu"}
-    if short:
+        marks.append(Mark(f"emulated storage, {shape}", sentence))
+    if short := _short_of_cpu(result):
         sentence = (
             f"At {rank_counts(short)} the recorded job itself would be short of CPU on these hosts: what is "
             "shown there is the storage as a faster client sees it, and the job gets at most that."
         )
-        found.append(Mark("faster than the job's CPU", sentence))
+        marks.append(Mark("faster than the job's CPU", sentence))
     if result.kind == "imported" or "imported" in result.environment:
-        found.append(Mark("imported", "Imported: measured by another tool.", serious=False))
-    return tuple(found)
+        marks.append(Mark("imported", "Imported: measured by another tool.", serious=False))
+    return tuple(marks)
+
+
+def _short_of_cpu(result: RunResult) -> set[int]:
+    """Return the rank counts at which a replay read faster than the recorded job's CPU allows."""
+    return {point.ranks for point in result.points for flag in point.flags if flag.name == "job-cpu"}
 
 
 def shape_of(storage: Any) -> str:
@@ -121,15 +124,15 @@ def words_again(result: RunResult) -> list[str]:
     # Before it may stand mpirun with its own options.
     while words and Path(words[0]).name != "feedrate":
         words.pop(0)
-    kept: list[str] = []
+    repeated: list[str] = []
     rest = iter(words[1:])
     for word in rest:
         name, equals, _ = word.partition("=")
         if name in _ONCE_WITH_VALUE and not equals:
-            next(rest, None)
+            next(rest, None)  # its value
         elif name not in _ONCE | _ONCE_WITH_VALUE:
-            kept.append(word)
-    return kept
+            repeated.append(word)
+    return repeated
 
 
 def again(result: RunResult) -> str:
@@ -137,16 +140,24 @@ def again(result: RunResult) -> str:
     words = words_again(result)
     if not words:
         return ""
-    out = ["--out", "again"] if words[0] == "import" else []  # which requires it
-    line = shlex.join(["feedrate", words[0], *out, *words[1:]])
-    ranks, hosts = result.environment.get("ranks_started"), result.environment.get("hosts") or ()
-    if result.environment.get("mpirun") and isinstance(ranks, int):
-        # Ranks sleep most of the time: bound to a core each, few would fit on a host.
-        per_host = -(-ranks // max(1, len(hosts)))
-        where = ["--host", ",".join(f"{host}:{per_host}" for host in hosts)] if len(hosts) > 1 else []
-        line = shlex.join(["mpirun", "-n", str(ranks), *where, "--bind-to", "none"]) + " " + line
+    if words[0] == "import":  # which requires --out
+        words[1:1] = ["--out", "again"]
+    line = shlex.join([*_mpirun(result.environment), "feedrate", *words])
     folder = result.environment.get("folder")
     return f"cd {shlex.quote(folder)} && {line}" if isinstance(folder, str) else line
+
+
+def _mpirun(environment: Mapping[str, Any]) -> list[str]:
+    """Return the words that start as many ranks on the same hosts; none where mpirun did not start them."""
+    ranks, hosts = environment.get("ranks_started"), environment.get("hosts") or ()
+    if not environment.get("mpirun") or not isinstance(ranks, int):
+        return []
+    words = ["mpirun", "-n", str(ranks)]
+    if len(hosts) > 1:
+        per_host = -(-ranks // len(hosts))
+        words += ["--host", ",".join(f"{host}:{per_host}" for host in hosts)]
+    # Ranks sleep most of the time: bound to a core each, few would fit on a host.
+    return [*words, "--bind-to", "none"]
 
 
 def rank_counts(counts: set[int]) -> str:
@@ -179,7 +190,7 @@ def notes(result: RunResult) -> tuple[Note, ...]:
             raised.setdefault(flag.name, []).append((point.ranks, flag))
     return tuple(
         Note(
-            letter=letter(place),
+            letter=string.ascii_letters[place % 52],
             name=name,
             where=_where([ranks for ranks, _ in flags]),
             sentence=max((flag for _, flag in flags), key=_severity).sentence,
@@ -194,19 +205,13 @@ def _where(counts: Sequence[int | None]) -> str:
     return "all points" if None in counts else rank_counts(known)
 
 
-def letter(number: int) -> str:
-    """Return the footnote letter of a number from 0 on: a ... z, then a2, b2 ..."""
-    turn, place = divmod(number, 26)
-    return chr(ord("a") + place) + (str(turn + 1) if turn else "")
-
-
 def _severity(flag: Flag) -> float:
     """Return the ratio of value and threshold: some flags are raised above it, some below."""
     low, high = sorted((abs(flag.value), abs(flag.threshold)))
     return high / low if low else math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Limit:
     """A limit, the points that it limits, and the evidence."""
 
@@ -220,16 +225,15 @@ class Limit:
 
 def limits(result: RunResult) -> tuple[Limit, ...]:
     """Return the limits of the points, the one of the largest count last."""
-    found: dict[tuple[BoundKind, str], list[Point]] = {}
+    limited: dict[str, list[Point]] = {}
+    evidence: dict[str, tuple[str, ...]] = {}
     for point in sorted(result.points, key=lambda point: point.ranks):
-        if point.bound is not None:
-            found.setdefault((point.bound.kind, point.bound.host), []).append(point)
-    ordered = sorted(found.items(), key=lambda item: item[1][-1].ranks)
+        if bound := point.bound:
+            name = LIMIT_NAMES[bound.kind] + (f" of {bound.host}" if bound.host else "")
+            limited.setdefault(name, []).append(point)
+            evidence[name] = bound.evidence
+    by_largest = sorted(limited, key=lambda name: limited[name][-1].ranks)
     return tuple(
-        Limit(
-            name=LIMIT_NAMES[kind] + (f" of {host}" if host else ""),
-            where=rank_counts({point.ranks for point in points}),
-            evidence=points[-1].bound.evidence if points[-1].bound else (),
-        )
-        for (kind, host), points in ordered
+        Limit(name, rank_counts({point.ranks for point in limited[name]}), evidence[name])
+        for name in by_largest
     )

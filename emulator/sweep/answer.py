@@ -1,16 +1,14 @@
-"""The two answers of `feedrate ask`: what the storage feeds, and what PyTorch on these clients feeds."""
+"""The second answer of `feedrate ask`: what PyTorch on these clients feeds."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-from emulator.analysis.answer import Answer, Asked, accelerator_of, answer_of, feeds
+from emulator.analysis.answer import Answer, accelerator_of, feeds
 from emulator.analysis.bound import LIMIT_NAMES, cores_of_others
-from emulator.analysis.gate import knee_of, threshold_of
-from emulator.record.result import Knee, Point, RunResult
-from emulator.sweep.ask import Measured
-from emulator.sweep.asked_data import Question
+from emulator.analysis.gate import threshold_of
+from emulator.record.result import Point, RunResult
 from emulator.sweep.schedule import fed_between
 from emulator.units import counted
 
@@ -28,27 +26,8 @@ class Client:
         return "this client" if self.hosts == 1 else f"these {self.hosts} clients"
 
 
-def storage_answer(question: Question, measured: Measured, require: int | None = None) -> Answer:
-    """What the storage feeds. What trainings were fed, it feeds, too."""
-    result = measured.storage
-    if measured.pytorch is not None:
-        trainings_fed, _ = fed_between(measured.pytorch.points, threshold_of(result))
-        result = replace(result, knee=_raised(knee_of(result), trainings_fed))
-    asked = Asked(subject=str(question.place), require=require, wanted=question.up_to)
-    return answer_of(result, asked)
-
-
-def _raised(knee: Knee, fed: int) -> Knee:
-    """Return `knee` with `fed` accelerators or more fed, unless it has a number of its own."""
-    if knee.kind == "knee" or fed <= (knee.fed or 0):
-        return knee
-    starved = knee.starved if knee.starved and knee.starved > fed else None
-    kind = "not-identifiable" if knee.kind == "below" else knee.kind
-    return replace(knee, kind=kind, fed=fed, starved=starved)
-
-
-def pytorch_answer(question: Question, trained: RunResult, client: Client) -> Answer:
-    """What PyTorch on these clients feeds, their cores included."""
+def pytorch_answer(trained: RunResult, up_to: int, client: Client) -> Answer:
+    """What PyTorch on these clients feeds, their cores included. `up_to` accelerators were asked about."""
     name, subject = accelerator_of(trained), f"PyTorch on {client.name}"
     fed, _ = fed_between(trained.points, threshold_of(trained))
     starved = min(
@@ -71,7 +50,7 @@ def pytorch_answer(question: Question, trained: RunResult, client: Client) -> An
         answer,
         interval=(number or 0.0, max(starved.ranks - 1.0, number or 0.0)),
         limit=_client_limit(starved, client),
-        advice=_cores_wanted(question, trained, client, fed, starved),
+        advice=_cores_wanted(trained, up_to, client, fed, starved),
     )
 
 
@@ -86,16 +65,16 @@ def _client_limit(point: Point, client: Client) -> str:
     return f"{text}, {others:.1f} of them used by other programs" if others else text
 
 
-def _cores_wanted(question: Question, trained: RunResult, client: Client, fed: int, starved: Point) -> str:
+def _cores_wanted(trained: RunResult, up_to: int, client: Client, fed: int, starved: Point) -> str:
     """How many more cores feed as many accelerators as were asked about; empty if cores are not the limit."""
-    if fed >= question.up_to or starved.bound is None or starved.bound.kind != "client-cpu":
+    if fed >= up_to or starved.bound is None or starved.bound.kind != "client-cpu":
         return ""
     least = min(trained.points, key=lambda point: point.ranks)
     used = sum(host.cpu_seconds for host in least.hosts) / least.seconds / least.ranks
     # A fed rank needs more CPU than a starved one, and the present cores did not feed the starved ranks.
     cores_a_rank = max(used / max(0.01, least.x_ideal), client.cores / starved.ranks)
-    more = math.ceil(question.up_to * cores_a_rank) - client.cores
+    more = math.ceil(up_to * cores_a_rank) - client.cores
     if more <= 0:
         return ""
-    hosts = f" (or {math.ceil(question.up_to * client.hosts / fed)} hosts like this)" if fed else ""
-    return f"To feed {question.up_to}: about {counted(more, 'core')} more for PyTorch{hosts}."
+    hosts = f" (or {math.ceil(up_to * client.hosts / fed)} hosts like this)" if fed else ""
+    return f"To feed {up_to}: about {counted(more, 'core')} more for PyTorch{hosts}."

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from emulator import live
+from emulator.analysis.gate import knee_of, threshold_of
 from emulator.analysis.knee import whole_accelerators
 from emulator.analysis.search import KneeSearch
 from emulator.config.storage import Place
@@ -23,7 +24,7 @@ from emulator.errors import DatasetError, SpecError, storage_errors
 from emulator.launch.comm import Comm
 from emulator.loader import buffer_bytes, shared_bytes
 from emulator.record.machine import free_memory_bytes
-from emulator.record.out import RESULT, read_result
+from emulator.record.out import RESULT, read_result, write_result
 from emulator.record.result import RunResult
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.job import TrainingJob, mismatch
@@ -88,13 +89,31 @@ def ask(question: Question, comm: Comm, begin: float) -> None:
     trains = find_spec("torch") is not None
     share = 0.6 if trains else 1.0  # of the time; the rest is for PyTorch
     question, storage = _storage_with_enough_data(question, where, data, probed, end, share, comm)
+    write_result(question.out / STORAGE, as_asked(storage, question, None))
     if trains:
-        _pytorch_counts(question, where, storage, probed, end - time.monotonic(), comm)
+        trained = _pytorch_counts(question, where, storage, probed, end - time.monotonic(), comm)
+        write_result(question.out / STORAGE, as_asked(storage, question, trained))
     else:
         live.say("PyTorch is not installed here: trainings are not measured")
     # After an error the data stay: the same command with the same --out continues with them.
     if data and not question.keep:
         remove_data(where)
+
+
+def as_asked(storage: RunResult, question: Question, trained: RunResult | None) -> RunResult:
+    """Return the storage's result with what `ask` knows beyond it, so that its page gives the same answer.
+
+    That is what was asked about, and what trainings were fed: the storage feeds it, too.
+    """
+    asked = {"place": str(question.place), "up_to": question.up_to}
+    result = replace(storage, environment={**storage.environment, "asked": asked})
+    knee = knee_of(storage)
+    fed, _ = fed_between(trained.points if trained else (), threshold_of(storage))
+    if knee.kind == "knee" or fed <= (knee.fed or 0):
+        return result
+    starved = knee.starved if knee.starved and knee.starved > fed else None
+    kind = "not-identifiable" if knee.kind == "below" else knee.kind
+    return replace(result, knee=replace(knee, kind=kind, fed=fed, starved=starved))
 
 
 def _storage_with_enough_data(
@@ -111,7 +130,8 @@ def _storage_with_enough_data(
     while True:
         question = replace(question, force=question.force or _of_other_data(question.out, where))
         largest = _largest(question, where, comm)
-        seconds = (end - time.monotonic()) * share
+        left = max(0.0, end - time.monotonic())  # making the data may have taken longer than it should
+        seconds = left * share
         storage = _storage_knee(question, where, largest, probed, seconds, comm)
         fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
         known = fed < largest or largest == min(comm.size, question.up_to)
@@ -193,20 +213,20 @@ def _storage_knee(
 
 def _pytorch_counts(
     question: Question, where: Place, storage: RunResult, probed: Probed, seconds: float, comm: Comm
-) -> None:
-    """Search by halving, while there is time, for the largest fed count of trainings on these clients."""
+) -> RunResult | None:
+    """Search by halving for the largest fed count of trainings on these clients; None if there is no time."""
     job = _job(question, where, PYTORCH, "torch", probed.buffered)
     workload, steps = job.workload, job.steps or LEAST_STEPS
     if seconds < steps * max(workload.accelerator.step_seconds, workload.batch_bytes / probed.buffered):
         live.say(f"PyTorch: no time is left for its reads, at {show_rate(probed.buffered)} a rank")
-        return
+        return None
     most = _first_count(storage)
     fit = len(storage.environment["hosts"]) * _trainings_in_memory(workload)
     if fit < most:
         live.say(f"PyTorch: the memory suffices for {counted(fit, 'rank')}")
         most = max(1, fit)
     live.say(f"PyTorch: up to {counted(most, 'rank')} of the torch loader, {show_seconds(seconds)}")
-    _measured(job, Halving(most, workload.training.au_threshold, MonotonicClock(), seconds), comm)
+    return _measured(job, Halving(most, workload.training.au_threshold, MonotonicClock(), seconds), comm)
 
 
 def _trainings_in_memory(workload: Workload) -> int:

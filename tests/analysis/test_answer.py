@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from points import RATE, SAMPLE_BYTES, point
 from synthetic_results import result
 
-from emulator.analysis.answer import Asked, answer_of, at_threshold, named
+from emulator.analysis.answer import answer_of, at_threshold, gated, named
 from emulator.analysis.gate import MET, NOT_MET, UNKNOWN, require, threshold_of
 from emulator.analysis.knee import find_knee, whole_accelerators
 from emulator.record.result import Bound, Flag, Point, RunResult
+from emulator.units import show_rate
 
 
 def swept(points: list[Point], threshold: float = 0.9) -> RunResult:
@@ -58,14 +59,15 @@ def test_less_than_one_is_a_share_of_one():
 
 def test_a_share_that_the_client_limits_is_the_least():
     slow = point(1, 0.3, bound=Bound(kind="client-cpu", evidence=()))
-    answer = answer_of(swept([slow]), Asked(require=1))
+    made = swept([slow])
+    answer = gated(answer_of(made), 1, made)
     assert "feeds at least 0.3 of an A100" in answer.sentence
     assert answer.gate is not None and answer.gate.status == UNKNOWN
 
 
 def test_the_sentence_has_the_interval_that_the_gate_decides_by():
     made = swept([limited(n, 1.0, 5.55) for n in (1, 2, 4, 5, 6, 8, 6, 5, 6)])
-    answer = answer_of(made, Asked(require=5))
+    answer = gated(answer_of(made), 5, made)
     assert answer.number is not None and answer.interval is not None and answer.interval[1] is not None
     low, high = answer.interval
     assert f"between {low:.3g} and {high:.3g}" in answer.sentence and answer.threshold == 0.9
@@ -76,7 +78,7 @@ def test_a_threshold_recomputes_the_answer_and_not_the_gate_alone():
     """`report --threshold 0.95` left the sentence at 90 %, and the gate said something else."""
     made = swept([limited(n, 1.0, 10) for n in (1, 2, 4, 8, 10, 11, 12, 14, 16)])
     strict = at_threshold(made, 0.6)
-    first, second = answer_of(made), answer_of(strict, Asked(require=14))
+    first, second = answer_of(made), gated(answer_of(strict), 14, strict)
     assert first.number is not None and second.number is not None and second.number > 1.3 * first.number
     assert "at 60 % of their demand" in second.sentence and threshold_of(strict) == 0.6
     assert second.gate is not None and second.gate.status == MET and "60 %" in second.gate.evidence
@@ -103,7 +105,7 @@ def results(draw) -> RunResult:
 
 @given(results(), st.integers(1, 30))
 def test_headline_and_gate_never_contradict(made, required):
-    answer = answer_of(made, Asked(require=required))
+    answer = gated(answer_of(made), required, made)
     assert answer.gate is not None and answer.gate == require(required, made)
     low, high = answer.interval or (0.0, None)
     if answer.gate.status == MET:
@@ -124,10 +126,13 @@ def test_an_answer_is_one_line_of_finite_numbers(made):
 
 
 def test_advice_is_for_the_accelerators_that_are_wanted():
-    made = swept([limited(n, 1.0, 4) for n in (1, 2, 4, 8)])
-    answer = answer_of(made, Asked(subject="/mnt/ai", wanted=100))
-    missing = (0.9 * 100 - 4) * RATE * SAMPLE_BYTES / 1e9
-    assert answer.advice == f"To feed 100: {missing:.3g} GB/s more." and answer.sentence.startswith("/mnt/ai")
+    """`ask` said 3.22 GB/s at the threshold, and the page of its result 3.89 at the whole demand."""
+    made = swept([limited(n, 1.0, 4) for n in (1, 2, 4, 8, 16)])
+    asked = replace(made, environment={**made.environment, "asked": {"place": "/mnt/ai", "up_to": 100}})
+    for found, threshold, wanted in ((made, None, 16), (asked, None, 100), (asked, 0.5, 100)):
+        missing = ((threshold or 0.9) * wanted - 4) * RATE * SAMPLE_BYTES
+        advice = answer_of(at_threshold(found, threshold)).advice
+        assert advice == f"To feed {wanted}: {show_rate(missing)} more."
 
 
 def test_runs_without_compute_or_points_have_a_sentence():

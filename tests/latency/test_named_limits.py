@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from command import feedrate
 
+from emulator.analysis.answer import answer_of
+from emulator.analysis.gate import threshold_of
 from emulator.record.out import read_result
-from emulator.record.result import Point
+from emulator.record.result import RunResult
 
 pytestmark = [pytest.mark.latency, pytest.mark.timeout(900)]
 DEVICE = Path(__file__).resolve().parents[1] / "lab/device.sh"
@@ -20,8 +22,8 @@ MEDIA = {"bandwidth": (100_000_000, 0.001, 0, 0), "iops": (0, 0.0005, 0, 400), "
 
 
 MORE = {
-    "bandwidth": r"([\d.]+) MB/s more would feed (\d)",
-    "iops": r"([\d,]+) more requests per second would feed (\d)",
+    "bandwidth": r"To feed \d: ([\d.]+) MB/s more",
+    "iops": r"To feed \d: ([\d,]+) requests/s more",
     "latency": r"(\d+) workers .* (?:give (\d+)%|feed about 1)",
 }
 """The advice, and its number."""
@@ -44,12 +46,11 @@ def medium(request, tmp_path_factory):
     device("down", place)
 
 
-def measured(dataset: Path, out: Path, loader: str, workers: int, ranks: int = 2) -> Point:
+def measured(dataset: Path, out: Path, loader: str, workers: int, ranks: int = 2) -> RunResult:
     words = ("-w", "unet3d-tiny", "--loader", loader, "--set", f"loader.workers={workers}", "--steps", 60)
     done = feedrate("run", dataset, *words, "-n", ranks, "--out", out, timeout=300)
     assert done.status == 0, done.err
-    (point,) = read_result(out).points
-    return point
+    return read_result(out)
 
 
 @pytest.mark.parametrize(("loader", "workers"), [("direct", 1), ("torch", 2)])
@@ -57,13 +58,14 @@ def measured(dataset: Path, out: Path, loader: str, workers: int, ranks: int = 2
 def test_the_limit_is_named_and_the_advice_helps_as_much_as_it_says(medium, loader, workers, turn, tmp_path):
     kind, place = medium
     ranks = 1 if kind == "latency" or (kind, loader) == ("iops", "torch") else 4
-    point = measured(place / "mnt/ds", tmp_path / "out", loader, workers, ranks)
+    result = measured(place / "mnt/ds", tmp_path / "out", loader, workers, ranks)
+    (point,), advice = result.points, answer_of(result).advice
     assert point.bound is not None
-    print(kind, loader, f"X/X_ideal {point.x_ideal:.2f}", point.bound.kind, "|", point.bound.help)
+    print(kind, loader, f"X/X_ideal {point.x_ideal:.2f}", point.bound.kind, "|", advice)
     assert point.bound.kind == kind
-    more = re.match(MORE[kind], point.bound.help)
-    assert more, point.bound.help
-    said, number = 1.0, float(more[1].replace(",", ""))
+    more = re.match(MORE[kind], advice)
+    assert more, advice
+    said, number = threshold_of(result), float(more[1].replace(",", ""))
     rate, latency, jitter, iops = MEDIA[kind]
     if kind == "latency":
         workers, said = int(number), float(more[2] or 100) / 100
@@ -71,7 +73,7 @@ def test_the_limit_is_named_and_the_advice_helps_as_much_as_it_says(medium, load
         device("again", place, round(rate + 1e6 * number), latency, jitter, iops)
     else:
         device("again", place, rate, latency, jitter, iops + int(number))
-    then = measured(place / "mnt/ds", tmp_path / "then", loader, workers, ranks)
+    (then,) = measured(place / "mnt/ds", tmp_path / "then", loader, workers, ranks).points
     device("again", place, *MEDIA[kind])
     print(f"  then {then.x_ideal:.2f}, said {said:.2f}")
     assert then.x_ideal == pytest.approx(said, rel=0.2)
@@ -87,9 +89,9 @@ def test_without_a_neighbour_the_dataset_is_read_faster_by_the_share_that_its_fl
         words = ["fio", "--name=other", f"--filename={place / 'mnt/other'}", *busy.split()]
         subprocess.run([*words, "--create_only=1"], check=True, stdout=subprocess.DEVNULL)
         with subprocess.Popen([*words, "--time_based", "--runtime=300"], stdout=subprocess.DEVNULL) as fio:
-            beside = measured(data, tmp_path / "beside", loader, 2, 3)
+            (beside,) = measured(data, tmp_path / "beside", loader, 2, 3).points
             fio.terminate()
-        alone = measured(data, tmp_path / "alone", loader, 2, 3)
+        (alone,) = measured(data, tmp_path / "alone", loader, 2, 3).points
     finally:
         device("down", place)
     (share,) = (flag.value for flag in beside.flags if flag.name == "neighbour")

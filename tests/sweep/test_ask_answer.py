@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 from synthetic_results import SAMPLE_BYTES, knee, plain_sweep, point, result
 
-from emulator.analysis.answer import Answer
+from emulator.analysis.answer import Answer, answer_of
 from emulator.analysis.search import KneeSearch
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_workload
 from emulator.record.result import Bound, Knee
 from emulator.sweep.adaptive import Adaptive
-from emulator.sweep.answer import Client, pytorch_answer, storage_answer
-from emulator.sweep.ask import Measured
+from emulator.sweep.answer import Client, pytorch_answer
+from emulator.sweep.ask import as_asked
 from emulator.sweep.asked_data import Question
 from emulator.units import show_rate
 
@@ -31,7 +31,7 @@ CLIENT = Client(cores=2, hosts=1)
 def answer(found: Knee | None, *points, trained=None) -> Answer:
     storage = replace(plain_sweep(), knee=found)
     storage = replace(storage, points=points) if points else storage
-    return storage_answer(QUESTION, Measured(storage=storage, pytorch=trained))
+    return answer_of(as_asked(storage, QUESTION, trained))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def answer(found: Knee | None, *points, trained=None) -> Answer:
         (replace(knee(2.99, None), interval=(2.1, 3.4)), "/tmp feeds 3 A100s (between"),
         (replace(NO_NUMBER, kind="below", starved=1), "does not feed 1 A100"),
         (replace(NO_NUMBER, kind="at-least", fed=1), "feeds at least 1 A100"),
-        (replace(NO_NUMBER, kind="at-least", fed=None), "Whether /tmp feeds 1 A100 is not known"),
+        (replace(NO_NUMBER, kind="at-least", fed=None), "Whether it feeds 1 A100 is not known"),
         (replace(NO_NUMBER, kind="not-identifiable", fed=4, starved=9), "at least 4 A100s and fewer than 9"),
         (replace(NO_NUMBER, kind="not-identifiable", fed=None, starved=9), "feeds fewer than 9 A100s"),
     ],
@@ -99,7 +99,7 @@ def test_what_trainings_were_fed_the_storage_feeds():
 )
 def test_trainings_are_fed_up_to_the_count_below_the_one_that_starved(ranks, rate, part):
     trained = result([point(count, rate * DEMAND) for count in ranks])
-    found = pytorch_answer(QUESTION, trained, CLIENT)
+    found = pytorch_answer(trained, 16, CLIENT)
     assert found.sentence == f"PyTorch on this client {part}"
 
 
@@ -107,7 +107,7 @@ def test_cores_that_are_missing_follow_from_the_smallest_count_that_starved():
     """One run of 4 on 2 cores, not fed: it said that 6 more would feed 4, as if 1 had starved."""
     starved = replace(point(4, 0.6 * 4 * DEMAND), bound=Bound(kind="client-cpu", evidence=()))
     starved = replace(starved, hosts=tuple(replace(host, cpu_seconds=1.0) for host in starved.hosts))
-    found = pytorch_answer(replace(QUESTION, up_to=8), result([starved]), CLIENT)
+    found = pytorch_answer(result([starved]), 8, CLIENT)
     assert found.advice == "To feed 8: about 2 cores more for PyTorch."
 
 
@@ -115,7 +115,7 @@ def test_cores_that_other_programs_use_are_not_called_the_clients_own():
     starved = replace(point(4, 0.6 * 4 * DEMAND), bound=Bound(kind="client-cpu", evidence=()))
     (host,) = starved.hosts
     busy = replace(host, cores=2, busy_share=1.0, cpu_seconds=0.75 * starved.seconds)
-    limit = pytorch_answer(QUESTION, result([replace(starved, hosts=(busy,))]), CLIENT).limit
+    limit = pytorch_answer(result([replace(starved, hosts=(busy,))]), 16, CLIENT).limit
     assert limit.startswith("its 2 cores, 1.2") and limit.endswith("used by other programs")
 
 
