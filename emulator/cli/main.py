@@ -176,33 +176,27 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        panel = next((panel for panel, names in PANELS.items() if cmd_name in names), "More")
         try:
             verb = _with_groups(VERBS.load(cmd_name))
-        except FeedrateError as error:
+        except FeedrateError:
             if ctx is None or ctx.invoked_subcommand or cmd_name in sys.argv:
                 raise
-            verb = _missing(f"Not available: {error.what}")
+            return None  # the list of commands has it not, and doctor says why
+        panel = next((panel for panel, names in PANELS.items() if cmd_name in names), "More")
         own = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        made = own.command(cmd_name, cls=VerbCommand, context_settings=HELP, rich_help_panel=panel)
-        made(verb)
+        own.command(cmd_name, cls=VerbCommand, context_settings=HELP, rich_help_panel=panel)(verb)
         command = typer.main.get_command(own)
         hints = get_type_hints(verb)
         for parameter in command.params:
-            kinds = {hints.get(parameter.name), *get_args(hints.get(parameter.name))}
-            kinds |= {inner for kind in kinds for inner in get_args(kind)}
             if parameter.metavar is None and parameter.param_type_name == "option":
-                parameter.metavar = next((name for kind, name in METAVARS.items() if kind in kinds), None)
+                types = _types_in(hints.get(parameter.name))
+                parameter.metavar = next((name for kind, name in METAVARS.items() if kind in types), None)
         return command
 
 
-def _missing(why: str) -> Callable[..., None]:
-    """A verb that only says in the help why it cannot be imported."""
-
-    def verb() -> None: ...
-
-    verb.__doc__ = why
-    return verb
+def _types_in(hint: Any) -> set[Any]:
+    """Return a type hint and all within it: of `list[str] | None` also str."""
+    return {hint}.union(*map(_types_in, get_args(hint)))
 
 
 UsageError: Any = typer.BadParameter.__base__
@@ -253,11 +247,7 @@ def _usage(error: Any) -> int:
 def command() -> int:
     """Run the command line and return its exit status. An error is one line on stderr."""
     if COMPLETING:
-        with open(os.devnull, "w") as sys.stderr:  # noqa: PTH123  nothing may reach the prompt
-            try:
-                return app(prog_name="feedrate", standalone_mode=False) or 0
-            except (Exception, SystemExit):  # noqa: BLE001  no completion is better than an error
-                return 0
+        return _complete()
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
     try:
         if sys.argv[1:2] == ["sweep"]:
@@ -265,22 +255,36 @@ def command() -> int:
         return app(prog_name="feedrate", standalone_mode=False) or 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except UsageError as error:
-        return _usage(error)
-    except FeedrateError as error:
-        if rank_hint() == 0:  # every rank has the same error: print it once
-            print(f"feedrate: error: {error}", file=sys.stderr)
-        return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # stdout's reader is gone
         return 1
-    except OSError as error:  # from a small call that has no handler of its own
-        refused = storage_error(error, "cannot go on")
-        print(f"feedrate: error: {refused}", file=sys.stderr)
-        return refused.exit_code
     except KeyboardInterrupt:
         print("feedrate: interrupted", file=sys.stderr)
         return 130
-    except Exception as error:  # noqa: BLE001  a bug
-        print(f"feedrate: error: {unexpected(error)}", file=sys.stderr)
-        return FeedrateError.exit_code
+    except Exception as error:  # noqa: BLE001
+        return _say_error(error)
+
+
+def _say_error(error: Exception) -> int:
+    """Print an error as one line, and return the exit status."""
+    if isinstance(error, UsageError):
+        return _usage(error)
+    if isinstance(error, FeedrateError):
+        if rank_hint() == 0:  # every rank has the same error: print it once
+            print(f"feedrate: error: {error}", file=sys.stderr)
+        return error.exit_code
+    if isinstance(error, OSError):  # from a small call that has no handler of its own
+        refused: FeedrateError = storage_error(error, "cannot go on")
+    else:  # a bug
+        refused = FeedrateError(unexpected(error))
+    print(f"feedrate: error: {refused}", file=sys.stderr)
+    return refused.exit_code
+
+
+def _complete() -> int:
+    """Print completions for the shell."""
+    with open(os.devnull, "w") as sys.stderr:  # noqa: PTH123  nothing may reach the prompt
+        try:
+            return app(prog_name="feedrate", standalone_mode=False) or 0
+        except (Exception, SystemExit):  # noqa: BLE001  no completion is better than an error
+            return 0

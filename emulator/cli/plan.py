@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +27,7 @@ OWN_BYTES = 20e6
 
 
 def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: int) -> None:
-    """Print what would be done, and the command that starts it.
+    """Print what would be done.
 
     Raises DatasetError, and SpecError if the plan breaks the rules that it has to meet.
     """
@@ -38,10 +36,7 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
     _require_rules(job, manifest, ranks, runs)
     seconds = start_seconds(ranks) + sum(pace.between(run.ranks) + run.seconds for run in runs)
     seconds = min(seconds, schedule.seconds_left)
-    words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
-    if not any(word.startswith(("-n", "--ranks")) for word in words):
-        words[1:1] = ["-n", str(ranks)]
-    command = shlex.join(["feedrate", *words])
+    read = sum(run.bytes for run in runs)
     if live.for_programs():
         live.answer(
             {
@@ -50,20 +45,17 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
                 "ranks": ranks,
                 "assumption": schedule.assumption,
                 "runs": [asdict(run) for run in runs],
-                "bytes": sum(run.bytes for run in runs),
+                "bytes": read,
                 "seconds": seconds,
-                "command": command,
             }
         )
         return
     for line in _plan_lines(job, manifest, pace.sample_bytes, runs):
         typer.echo(line)
-    read = show_bytes(sum(run.bytes for run in runs))
-    about = counted(len(runs), "run")
-    typer.echo(f"\nexpected: about {about}, {read}, {show_seconds(seconds)} if the storage keeps up")
+    expected = f"{counted(len(runs), 'run')}, {show_bytes(read)}, {show_seconds(seconds)}"
+    typer.echo(f"\nexpected: about {expected} if the storage keeps up")
     if schedule.assumption:
         typer.echo(f"counts and their number follow what is measured: {schedule.assumption}")
-    typer.echo(f"command: {command}")
 
 
 def _require_rules(job: TrainingJob, manifest: Manifest, ranks: int, runs: Sequence[PlannedRun]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,19 +37,21 @@ def workloads(
             )
         typer.echo(read_toml(find("workloads", name))[1].text, nl=False)
         return
-    found = [load_workload(known) for known in (names("workloads") if name is None else [name])]
-    if live.for_programs():
-        plain = [to_plain(spec) for spec in found]
-        live.answer(plain if name is None else plain[0])
-    elif name is None:
-        _list(found)
+    if name is None:
+        specs = [load_workload(known) for known in names("workloads")]
+        if live.for_programs():
+            live.answer([to_plain(spec) for spec in specs])
+        else:
+            _list(specs)
+    elif live.for_programs():
+        live.answer(to_plain(load_workload(name)))
     else:
-        _show(found[0])
+        _show(load_workload(name))
 
 
-def _list(found: Sequence[Workload]) -> None:
+def _list(specs: Sequence[Workload]) -> None:
     typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
-    for spec in found:
+    for spec in specs:
         step, demand = show_seconds(spec.accelerator.step_seconds), show_rate(spec.demand)
         typer.echo(
             f"{spec.name:16} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
@@ -71,9 +73,14 @@ def _show(spec: Workload) -> None:
         typer.echo(f"\n[{section}]")
         for key, value in asdict(getattr(spec, section)).items():
             source = spec.sources.get(f"{section}.{key}", "")
-            if not value and not source:  # a default
-                continue
-            shown = list(value) if isinstance(value, tuple) else value
-            if key in ("columns", "quantiles"):
-                shown = f"{len(value)} {'columns' if key == 'columns' else 'times'}"
-            typer.echo(f"{key:16} {shown!s:18} {source}".rstrip())
+            if value or source:  # else it is a default
+                typer.echo(f"{key:16} {_shown(key, value):18} {source}".rstrip())
+
+
+def _shown(key: str, value: Any) -> str:
+    """Return a value as text; of long lists their length."""
+    if key == "columns":
+        return f"{len(value)} columns"
+    if key == "quantiles":
+        return f"{len(value)} times"
+    return str(list(value) if isinstance(value, tuple) else value)

@@ -78,6 +78,21 @@ class Document:
         return [*self._body(), Text(""), *answer_blocks(self.answer, self.complete)]
 
     def _body(self) -> Iterator[Text | Table]:
+        yield from self._head()
+        yield from (table for table in self.tables if not table.detail)
+        if self.limits:
+            limit = self.limits[-1]
+            yield Text(f"\n{limit.name} limits {limit.where}: {'; '.join(limit.evidence)}.")
+        if self.notes:
+            yield Text("")
+        for note in self.notes:
+            yield Text(f"{note.letter}  {note.name} ({note.where}): {note.sentence}", "yellow")
+        if self.cautions:
+            yield Text("\nCompare with caution", "bold yellow")
+        yield from (Text(f"- {caution}") for caution in self.cautions)
+
+    def _head(self) -> Iterator[Text]:
+        """What has to be known before the figures."""
         yield Text(self.title, "bold")
         yield from (Text(line, "dim") for line in self.setting)
         for mark in self.marks:
@@ -85,15 +100,6 @@ class Document:
         for name, answer in self.of_each:
             yield Text(name, "bold")
             yield Text(f"  {answer.sentence}")
-        yield from (table for table in self.tables if not table.detail)
-        for limit in self.limits[-1:]:
-            yield Text(f"\n{limit.name} limits {limit.where}: {'; '.join(limit.evidence)}.")
-        for place, note in enumerate(self.notes):
-            line = f"{note.letter}  {note.name} ({note.where}): {note.sentence}"
-            yield Text(line if place else f"\n{line}", "yellow")
-        if self.cautions:
-            yield Text("\nCompare with caution", "bold yellow")
-        yield from (Text(f"- {caution}") for caution in self.cautions)
 
     def text(self, form: str) -> str:
         """Return the document as `html`, `csv`, `md` or `prom`. Raises MissingError, SpecError."""
@@ -126,10 +132,13 @@ class Document:
 
 def document_of(result: RunResult, required: int | None = None, **more: Any) -> Document:
     """The document of one result; `more` are fields in place of its own. Raises MissingError."""
-    kind, storage = kind_of(result), measured_on(result)
+    kind = kind_of(result)
+    setting = [kind.setting(result)]
+    if storage := measured_on(result):
+        setting.insert(0, f"storage: {storage}")
     own: dict[str, Any] = {
         "title": title(result),
-        "setting": (*([f"storage: {storage}"] if storage else []), kind.setting(result)),
+        "setting": tuple(setting),
         "marks": marks(result),
         "answer": answer_of(result, required),
         "complete": result.status == "complete",
@@ -157,11 +166,11 @@ def facts_of(result: RunResult) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
 def facts(table: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> tuple[Fact, ...]:
     """Return all values of a nested table in words, in its order, with their `sources` by dotted key."""
     known = sources if isinstance(sources, Mapping) else {}  # run.json may hold anything there
-    return tuple(
-        Fact(in_words(key), show(key, value), known.get(key, ""))
-        for key, value in _flat(table, "")
-        if value not in (None, "", [], ())
-    )
+    facts = []
+    for key, value in _flat(table, ""):
+        if value not in (None, "", [], ()):
+            facts.append(Fact(in_words(key), show(key, value), known.get(key, "")))
+    return tuple(facts)
 
 
 def in_words(key: str) -> str:
@@ -200,14 +209,15 @@ def show(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        more = f" and {len(value) - MOST_ITEMS:,} more" if len(value) > MOST_ITEMS else ""
-        return ", ".join(map(str, value[:MOST_ITEMS])) + more
+        items = list(map(str, value[:MOST_ITEMS]))
+        if len(value) > MOST_ITEMS:
+            items[-1] += f" and {len(value) - MOST_ITEMS:,} more"
+        return ", ".join(items)
     if not isinstance(value, int | float):
         return str(value)
     if not math.isfinite(value):
         return NONE
-    words = re.split(r"[._]", key)
-    with_unit = next((UNITS[word] for word in words if word in UNITS), None)
-    if with_unit is not None:
-        return with_unit(value)
+    for word in re.split(r"[._]", key):
+        if word in UNITS:
+            return UNITS[word](value)
     return number(value) if isinstance(value, float) else f"{value:,}"

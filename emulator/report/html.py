@@ -32,7 +32,7 @@ def page(document: Document) -> str:
     text: str = environment.get_template("page.html").render(
         doc=document,
         css=extra("markupsafe").Markup(css),
-        tables=[table.shortened(MOST_ROWS) for table in document.tables],
+        tables=[table.shortened(MOST_ROWS) for table in document.tables if table.rows],
         heading=heading,
         hero=plots[0] if plots else None,
         plots=plots[1:],

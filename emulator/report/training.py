@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,37 +39,38 @@ def setting(result: RunResult) -> str:
     shaped = result.storage.get("shaped_rate") is not None
     parts.append(shape_of(result.storage) if shaped else f"{result.storage.get('cache', 'unknown')} cache")
     parts.append(f"{result.loader} loader{_how(result.environment.get('reads'))}")
-    return " · ".join([*parts, *_demand(result)])
+    if demand := _demand(result):
+        parts.append(demand)
+    return " · ".join(parts)
 
 
-def _demand(result: RunResult) -> Iterator[str]:
-    """What one process asks for, where it is known."""
+def _demand(result: RunResult) -> str:
+    """Say what one process asks for; empty if it is not known."""
     demand = mean_demand(by_ranks(result))
     batch = result.workload.get("loader", {}).get("batch_size")
     seconds = result.workload.get("accelerator", {}).get("step_seconds")
-    if demand is not None and batch is not None and seconds is not None:
-        job = job_samples(result)
-        samples = f"{batch * job:g} samples" if job == 1 else f"{batch * job:g} of the job's samples"
-        yield f"one process asks for {show_rate(demand)}, {samples} every {show_seconds(float(seconds))}"
+    if demand is None or batch is None or seconds is None:
+        return ""
+    job = job_samples(result)
+    samples = "samples" if job == 1 else "of the job's samples"
+    step = f"{batch * job:g} {samples} every {show_seconds(float(seconds))}"
+    return f"one process asks for {show_rate(demand)}, {step}"
 
 
 def _how(reads: Mapping[str, Any] | None) -> str:
     """Describe how samples are read, by the environment of a result."""
     if not reads:
         return ""
-    ahead = reads["read_ahead_bytes"]
-    size = (
-        f"read-ahead {show_bytes(ahead)}"
-        if ahead and not reads["direct"]
-        else show_bytes(reads["request_bytes"])
-    )
+    size, ahead = show_bytes(reads["request_bytes"]), reads["read_ahead_bytes"]
+    if ahead and not reads["direct"]:
+        size = f"read-ahead {show_bytes(ahead)}"
     engine = {"io_uring": ", io_uring", "python": ", by Python"}.get(reads.get("engine") or "", "")
     return f" ({reads['call']}, {size}{engine})"
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
-    made = (make(result) for make in FIGURES)
-    return tuple(figure for figure in made if figure is not None)
+    drawn = [figure(result) for figure in FIGURES]
+    return tuple(figure for figure in drawn if figure is not None)
 
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
@@ -79,21 +80,24 @@ def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple
 
 def tables(result: RunResult) -> tuple[Table, ...]:
     """The points, the hosts of the largest, the latency of requests."""
-    candidates = points_table(result), hosts_table(result), latency_table(result)
-    return tuple(table for table in candidates if table.rows)
+    tables = [points_table(result), latency_table(result)]
+    if result.points:
+        tables.insert(1, hosts_table(result))
+    return tuple(table for table in tables if table.rows)
 
 
 def points_table(result: RunResult) -> Table:
     """One row a point, by rank count, repeats in the order they were run."""
-    letters = {note.name: note.letter for note in notes(result)}
-    points, its = sorted(result.points, key=lambda point: point.ranks), job_samples(result)
-    rows = tuple(
-        (*_rates(point, its), *_utilization(point), " ".join(sorted({letters[f.name] for f in point.flags})))
-        for point in points
-    )
+    letter_of = {note.name: note.letter for note in notes(result)}
+    points = sorted(result.points, key=lambda point: point.ranks)
+    job = job_samples(result)
+    rows = []
+    for point in points:
+        letters = sorted({letter_of[flag.name] for flag in point.flags})
+        rows.append((*_rates(point, job), *_utilization(point), " ".join(letters)))
     columns = (
         Column("ranks"),
-        Column("samples/s" if its == 1 else "the job's\nsamples/s", room=70),
+        Column("samples/s" if job == 1 else "the job's\nsamples/s", room=70),
         Column("files or\nparts/s", room=90),
         Column("reads/s", room=100),
         Column("GB/s", three_digits),
@@ -107,15 +111,15 @@ def points_table(result: RunResult) -> Table:
         Column("notes", align="fold"),
     )
     flagged = frozenset(place for place, point in enumerate(points) if point.flags)
-    return Table(caption="", columns=columns, rows=rows, flagged=flagged).without_empty_columns()
+    return Table(caption="", columns=columns, rows=tuple(rows), flagged=flagged).without_empty_columns()
 
 
-def _rates(point: Point, its: float) -> tuple[Cell, ...]:
+def _rates(point: Point, job: float) -> tuple[Cell, ...]:
     """The columns to `MB/s per rank`. Of a recorded job also the replay's own samples, and its reads."""
-    replayed = its != 1
+    replayed = job != 1
     return (
         point.ranks,
-        point.samples_per_second * its,
+        point.samples_per_second * job,
         point.samples_per_second if replayed else "",
         sum(point.read_latency.values()) / max(1e-9, point.seconds) if replayed else "",
         point.bytes_per_second / 1e9,
@@ -137,7 +141,8 @@ def _utilization(point: Point) -> tuple[Cell, ...]:
 
 PLAIN = ("samples_per_second", "bytes_per_second", "ideal_samples_per_second", "x_ideal", "au")
 """Fields of a point that a CSV has under their own names."""
-LATENCIES = ("read_p50", "read_p90", "read_p99", "read_p999", "read_p9999", "read_max")
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "p99.99": 99.99, "max": 100.0}
+"""Head of a column of read latencies -> its percentile."""
 
 
 def csv_table(result: RunResult) -> Table:
@@ -145,24 +150,21 @@ def csv_table(result: RunResult) -> Table:
 
     `answer`, `answer_low` and `answer_high` are the accelerators that are fed, and its interval.
     """
-    found = answer(result)
-    low, high = found.interval or (None, None)
-    name = str(result.workload.get("name", ""))
-    rows = tuple(
-        (
-            *(result.label, name, result.loader, result.created, point.ranks, len(point.hosts) or None),
-            *(_finite(getattr(point, field)) for field in PLAIN),
-            *(latencies(point) or (None,) * len(LATENCIES)),
-            LIMIT_NAMES[point.bound.kind] if point.bound else "",
-            " ".join(flag.name for flag in point.flags),
-            *(found.number, low, high),
-        )
-        for point in by_ranks(result)
-    )
+    its = answer(result)
+    low, high = its.interval or (None, None)
+    of_result = (result.label, str(result.workload.get("name", "")), result.loader, result.created)
+    rows = []
+    for point in by_ranks(result):
+        figures = [_finite(getattr(point, field)) for field in PLAIN]
+        seconds = latencies(point) or [None] * len(PERCENTILES)
+        limit = LIMIT_NAMES[point.bound.kind] if point.bound else ""
+        flags = " ".join(flag.name for flag in point.flags)
+        counts = point.ranks, len(point.hosts) or None
+        rows.append((*of_result, *counts, *figures, *seconds, limit, flags, its.number, low, high))
     heads = ["label", "workload", "loader", "created", "ranks", "hosts", *PLAIN]
-    heads += [f"{head}_seconds" for head in LATENCIES]
+    heads += [f"read_{head.replace('.', '')}_seconds" for head in PERCENTILES]
     heads += ["limit", "flags", "answer", "answer_low", "answer_high"]
-    return Table(caption="", columns=tuple(map(Column, heads)), rows=rows)
+    return Table(caption="", columns=tuple(map(Column, heads)), rows=tuple(rows))
 
 
 def _finite(value: float | None) -> float | None:
@@ -178,10 +180,9 @@ def starved_by(point: Point, starved: Starved | None) -> str:
 
 
 def hosts_table(result: RunResult) -> Table:
-    """The hosts of the point with the most hosts (of these, with the most ranks)."""
-    point = max(result.points, key=lambda point: (len(point.hosts), point.ranks), default=None)
-    rows = [] if point is None else host_rows(point)
-    caption = "" if point is None else _caption_of_hosts(point)
+    """The hosts of the point with the most hosts (of these, with the most ranks). Needs points."""
+    point = max(result.points, key=lambda point: (len(point.hosts), point.ranks))
+    rows = host_rows(point)
     columns = (
         Column("host", align="fold"),
         Column("ranks"),
@@ -192,15 +193,20 @@ def hosts_table(result: RunResult) -> Table:
         Column("NIC in,\nGB/s", three_places, room=110),
         Column("starved by", align="fold", room=130),
     )
-    table = Table(caption=caption, columns=columns, rows=tuple(rows), items="hosts", detail=len(rows) < 2)
-    return table.without_empty_columns()
+    return Table(
+        caption=_caption_of_hosts(point),
+        columns=columns,
+        rows=tuple(rows),
+        items="hosts",
+        detail=len(rows) < 2,
+    ).without_empty_columns()
 
 
 def _caption_of_hosts(point: Point) -> str:
-    many = f"{len(point.hosts):,} hosts" if len(point.hosts) > 1 else "1 host"
     # Over the whole run, as each host's own rate is computed.
     rate = sum(share.bytes for share in point.hosts) / point.seconds if point.seconds else 0.0
-    return f"{many} at {point.ranks:,} ranks, the most waiting first ({show_rate(rate)} in all)"
+    hosts = f"{len(point.hosts):,} hosts" if len(point.hosts) > 1 else "1 host"
+    return f"{hosts} at {point.ranks:,} ranks, the most waiting first ({show_rate(rate)} in all)"
 
 
 def host_rows(point: Point) -> list[tuple[Cell, ...]]:
@@ -233,19 +239,15 @@ def _percent_waited(share: HostShare, rank_seconds: float) -> float | None:
 
 def latency_table(result: RunResult) -> Table:
     """Percentiles of the latency of read requests at each point."""
-    wide = ("p90", "p99.9")
-    heads = ("p50", "p90", "p99", "p99.9", "p99.99", "max")
-    columns = [Column(head, show_seconds, unit="s", room=60 if head in wide else 0) for head in heads]
-    return Table(
-        caption="Latency of read requests",
-        columns=(Column("ranks"), *columns),
-        rows=tuple((point.ranks, *found) for point in by_ranks(result) if (found := latencies(point))),
-        detail=True,
-    )
-
-
-PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99, 100.0)
-"""Percentiles of read latency in tables and CSV."""
+    columns = [Column("ranks")]
+    for head in PERCENTILES:
+        room = 60 if head in ("p90", "p99.9") else 0  # a phone has no room for all
+        columns.append(Column(head, show_seconds, unit="s", room=room))
+    rows = []
+    for point in by_ranks(result):
+        if seconds := latencies(point):
+            rows.append((point.ranks, *seconds))
+    return Table(caption="Latency of read requests", columns=tuple(columns), rows=tuple(rows), detail=True)
 
 
 def latencies(point: Point) -> tuple[float, ...]:
@@ -270,8 +272,9 @@ def percentiles(histogram: Mapping[str, int]) -> tuple[float, ...]:
         return ()
     order = np.argsort(edges)
     total = np.cumsum(counts[order])
+    percentiles = np.array(list(PERCENTILES.values()))
     # Less a hair: 99.9 % of 1000 requests is request 999, whatever the rounding of the product.
-    places = np.searchsorted(total, np.ceil(total[-1] * np.array(PERCENTILES) / 100 - 1e-9))
+    places = np.searchsorted(total, np.ceil(total[-1] * percentiles / 100 - 1e-9))
     return tuple((edges[order][np.minimum(places, len(edges) - 1)] * 1e-6).tolist())
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.analysis.answer import Answer
-from emulator.analysis.evidence import usable
-from emulator.analysis.gate import Verdict, knee_range, no_worse, threshold_of
+from emulator.analysis.gate import Verdict, knee_range, no_worse
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
 from emulator.plugins.page.differences import differences, same, setting
@@ -18,10 +17,11 @@ from emulator.plugins.page.reference import Entry, entries_table, load_reference
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
 from emulator.report import charts
-from emulator.report.charts import Axis, Dot, Figure, Level, Place, Series, spread
+from emulator.report.charts import Axis, Dot, Figure, Place, Series, spread
 from emulator.report.document import Document
 from emulator.report.table import Cell, Column, Table, heading, number, three_digits
-from emulator.report.training_figures import by_ranks, computes
+from emulator.report.training import csv_table
+from emulator.report.training_figures import by_ranks, dots_of
 from emulator.report.view import answer_of, kind_of, marks_line, notes, title
 from emulator.units import counted, show_rate
 
@@ -34,27 +34,13 @@ class Compared:
     result: RunResult
 
     @property
-    def entries(self) -> list[Entry]:
-        """Return the points by process count."""
-        points = by_ranks(self.result)
-        used = usable(points)
-        return [
-            Entry(
-                name=self.name,
-                accelerators=point.ranks,
-                hosts=len(point.hosts) or None,
-                bytes_per_second=point.bytes_per_second,
-                au=point.au if computes(point) else None,
-                x_ideal=point.x_ideal if computes(point) else None,
-                flagged=bool(point.flags),
-                used=point in used,
-            )
-            for point in points
-        ]
-
-    @property
     def workload(self) -> str:
         return str(self.result.workload.get("name", ""))
+
+    @property
+    def setting(self) -> str:
+        """What was measured, and where and how."""
+        return f"{title(self.result)}, {kind_of(self.result).setting(self.result)}"
 
     @property
     def knee_place(self) -> str:
@@ -92,8 +78,8 @@ class Comparison(Document):
                 for compared in self.results
             ],
             "same_figures": [
-                {"row": row, "figure": figure, "values": values}
-                for (row, figure), (values, _) in same_figures(self.results).items()
+                {"row": figure.row, "figure": figure.name, "values": figure.values}
+                for figure in same_figures(self.results)
             ],
             "moves": list(self.moves),
             "cautions": list(self.cautions),
@@ -108,7 +94,8 @@ def names_of(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
     if all(labels) and len(set(labels)) == len(paths):
         return list(labels)
     parts = [path.resolve().parts for path in paths]
-    for length in range(1, max(map(len, parts), default=1) + 1):
+    longest = max(map(len, parts), default=1)
+    for length in range(1, longest + 1):
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             return names
@@ -135,40 +122,46 @@ def compare(
     `fail_if_worse` is a share (0 to 1).
     """
     compared = tuple(Compared(name=name, result=result) for name, result in results)
-    workloads = {item.workload.replace("-", "_") for item in compared}
-    published = [row for row in submissions if row.workload in workloads]
-    published.sort(key=lambda row: (row.accelerators, row.name))
-    verdicts = tuple(gate(fail_if_worse, compared)) if fail_if_worse is not None else ()
+    published = _of_the_same_workloads(submissions, compared)
+    verdicts = [] if fail_if_worse is None else gate(fail_if_worse, compared)
     moves = tuple(_moves(compared))
-    measured = [entry for item in compared for entry in item.entries]
-    tables = (
-        side_by_side(compared),
-        differences(results),
-        entries_table("Every run", measured),
-        entries_table("Published", published),
-    )
-    settings = (f"{title(result)}, {kind_of(result).setting(result)}" for _, result in results)
     return Comparison(
         title="Comparison",
-        setting=tuple(f"{name}: {text}" for (name, _), text in zip(results, settings, strict=True)),
+        setting=tuple(f"{item.name}: {item.setting}" for item in compared),
         answer=_verdict(compared, moves, verdicts),
-        of_each=tuple((name, answer_of(result)) for name, result in results),
-        complete=all(result.status == "complete" for _, result in results),
-        tables=tuple(table for table in tables if table.rows),
-        figures=figures(compared, published),
+        of_each=tuple((item.name, answer_of(item.result)) for item in compared),
+        complete=all(item.result.status == "complete" for item in compared),
+        tables=(side_by_side(compared), differences(results), entries_table("Published", published)),
+        figures=throughput(compared, published),
         cautions=tuple(_cautions(compared, submissions, published)),
-        points=entries_table("", measured),
+        points=_points(compared),
         results=compared,
         moves=moves,
-        verdicts=verdicts,
+        verdicts=tuple(verdicts),
     )
+
+
+def _points(compared: Sequence[Compared]) -> Table | None:
+    """Return the points of all results, for CSV; None if they have none."""
+    tables = [csv_table(item.result) for item in compared]
+    rows = [(item.name, *row) for item, table in zip(compared, tables, strict=True) for row in table.rows]
+    columns = (Column("result"), *tables[0].columns)
+    return Table(caption="", columns=columns, rows=tuple(rows)) if rows else None
+
+
+def _of_the_same_workloads(submissions: Sequence[Entry], compared: Sequence[Compared]) -> list[Entry]:
+    """Return the published rows of the workloads of these results, the fewest accelerators first."""
+    workloads = {item.workload.replace("-", "_") for item in compared}
+    rows = [row for row in submissions if row.workload in workloads]
+    return sorted(rows, key=lambda row: (row.accelerators, row.name))
 
 
 def _verdict(compared: Sequence[Compared], moves: Sequence[str], verdicts: Sequence[Verdict]) -> Answer:
-    """The answer of a comparison: what moved, with the worst verdict as its gate."""
+    """Return the answer of a comparison: what moved, with the worst verdict as its gate."""
     sentence = " ".join(moves) or "These results have nothing in common that could be compared."
     if len(compared) == 1:
         sentence = answer_of(compared[0].result).sentence
+    # An answer has one gate: the verdicts on further results follow as notes.
     gate = max(verdicts, key=lambda verdict: verdict.status, default=None)
     others = tuple(verdict.line for verdict in verdicts if verdict is not gate)
     return Answer(question="How do they differ?", sentence=sentence, gate=gate, notes=others)
@@ -195,16 +188,27 @@ def _moves(compared: Sequence[Compared]) -> Iterator[str]:
     """Describe the move from the first result to each other one of the same workload."""
     first, *others = compared
     for other in others:
-        if first.workload != other.workload or first.result.kind not in ("run", "sweep", other.result.kind):
+        trainings = first.result.kind in ("run", "sweep")
+        if first.workload != other.workload or not (trainings or first.result.kind == other.result.kind):
             continue
         if first.result.knee is not None and other.result.knee is not None:
             yield _knee_move(first, other)
-            continue
-        old, new = answer_of(first.result), answer_of(other.result)
-        if old.number and new.number and old.unit == new.unit:
-            show = show_rate if old.unit == "B/s" else three_digits
-            change = f"{(new.number / old.number - 1) * 100:+.0f} %"
-            yield f"{other.name}: {show(new.number)}, {first.name}: {show(old.number)} ({change})."
+        else:
+            yield from _number_move(first, other)
+
+
+def _number_move(first: Compared, other: Compared) -> Iterator[str]:
+    """Compare the numbers of two answers, if both have one in the same unit."""
+    old, new = answer_of(first.result), answer_of(other.result)
+    if old.number and new.number and old.unit == new.unit:
+        show = show_rate if old.unit == "B/s" else three_digits
+        change = _percent(new.number / old.number)
+        yield f"{other.name}: {show(new.number)}, {first.name}: {show(old.number)} ({change})."
+
+
+def _percent(ratio: float) -> str:
+    """Return a ratio as a change: `+20 %`."""
+    return f"{(ratio - 1) * 100:+.0f} %"
 
 
 def _knee_move(first: Compared, other: Compared) -> str:
@@ -216,7 +220,7 @@ def _knee_move(first: Compared, other: Compared) -> str:
     old, new = first.result.knee, other.result.knee
     change = ""
     if old and new and old.n_au and new.n_au:
-        change = f" ({(new.n_au / old.n_au - 1) * 100:+.0f} %)"
+        change = f" ({_percent(new.n_au / old.n_au)})"
     places = f"from {first.knee_place} to {other.knee_place} accelerators"
     return f"{other.name}: the knee moves {places}{change}."
 
@@ -250,28 +254,45 @@ def _own_cautions(item: Compared) -> Iterator[str]:
 
 
 Show = Callable[[float], str]
-Figures = dict[tuple[str, str], tuple[float, Show]]
-"""Row and figure -> value, and how it is shown."""
 
 
-def same_figures(results: Sequence[Compared]) -> dict[tuple[str, str], tuple[list[float], Show]]:
-    """Return the figures that all results have: row and figure -> values."""
+@dataclass(frozen=True, slots=True)
+class SameFigure:
+    """A figure that all results have."""
+
+    row: str
+    name: str
+    values: list[float]
+    """In the order of the results."""
+    show: Show
+
+
+def same_figures(results: Sequence[Compared]) -> list[SameFigure]:
+    """Return the figures that all results have, in the order of the first one."""
+    if len(results) < 2:
+        return []
     figures = [_figures_of(compared) for compared in results]
-    common = [key for key in figures[0] if len(results) > 1 and all(key in other for other in figures)]
-    return {key: ([other[key][0] for other in figures], figures[0][key][1]) for key in common}
+    same = []
+    for row, name in figures[0]:
+        if all((row, name) in other for other in figures):
+            values = [other[row, name][0] for other in figures]
+            same.append(SameFigure(row, name, values, figures[0][row, name][1]))
+    return same
 
 
-def _figures_of(compared: Compared) -> Figures:
-    """The mean rate of each count of a training; of other results the figures of the first table."""
+def _figures_of(compared: Compared) -> dict[tuple[str, str], tuple[float, Show]]:
+    """Return row and name -> value and how it is shown.
+
+    Of a training these are the mean rates of its counts, of other results the figures of the first table.
+    """
     rates: dict[int, list[float]] = {}
-    for entry in compared.entries:
-        rates.setdefault(entry.accelerators, []).append(entry.bytes_per_second / 1e9)
+    for point in by_ranks(compared.result):
+        rates.setdefault(point.ranks, []).append(point.bytes_per_second / 1e9)
+    figures: dict[tuple[str, str], tuple[float, Show]] = {}
+    for count, values in rates.items():
+        figures[counted(count, "rank"), "GB/s"] = (sum(values) / len(values), three_digits)
     if rates:
-        return {
-            (counted(count, "rank"), "GB/s"): (sum(values) / len(values), three_digits)
-            for count, values in rates.items()
-        }
-    figures: Figures = {}
+        return figures
     for table in kind_of(compared.result).tables(compared.result)[:1]:
         for row in table.rows:
             for column, cell in zip(table.columns, row, strict=True):
@@ -284,69 +305,60 @@ def _figures_of(compared: Compared) -> Figures:
 def side_by_side(results: Sequence[Compared]) -> Table:
     """Return a table with a row for each of the `same_figures`, and the ratio to the first."""
     rows: list[tuple[Cell, ...]] = []
-    for key, ((first, *others), show) in same_figures(results).items():
-        shares = [f" ({value / first:.3f})" if first else "" for value in others]
-        rows.append(
-            (*key, show(first), *(show(value) + share for value, share in zip(others, shares, strict=True)))
-        )
+    for figure in same_figures(results):
+        first, *others = figure.values
+        cells = [figure.show(first)]
+        for value in others:
+            share = f" ({value / first:.3f})" if first else ""
+            cells.append(figure.show(value) + share)
+        rows.append((figure.row, figure.name, *cells))
     names = (Column(compared.name) for compared in results)
     columns = (Column("", align="fold"), Column("figure", align="left"), *names)
     caption = "The same figures, and as a share of the first"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-def figures(compared: Sequence[Compared], published: Sequence[Entry]) -> tuple[Figure, ...]:
-    """Return throughput and X/X_ideal with a line for every result, and dots for published systems."""
-    thresholds = sorted({100 * threshold_of(item.result) for item in compared})
-    drawn = (
-        ("throughput", "Throughput", "All accelerators together.", "B/s", lambda at: at.bytes_per_second),
-        ("x-ideal", "X/X_ideal", "Samples/s relative to accelerators that never wait.", "%",
-         lambda at: 100 * (at.x_ideal or 0.0)),
-    )  # fmt: skip
-    made = []
-    for name, heading_, caption, unit, value in drawn:
-        series = [*_measured_series(compared, value), *_published_series(published, value, len(compared))]
-        dots = [dot for line in series for dot in line.dots]
-        if dots:
-            figure = Figure(
-                name=name,
-                title=heading_,
-                caption=caption,
-                x=Axis(title=charts.PROCESSES, whole=True, log=spread([dot.x for dot in dots])),
-                y=Axis(unit=unit, log=unit == "B/s" and spread([dot.y for dot in dots])),
-                series=series,
-                levels=[Level(at, f"threshold {at:g} %") for at in thresholds] if unit == "%" else (),
-                places=list(_knees(compared)),
-                qualified=_qualified(compared),
-            )
-            made.append(figure)
-    return tuple(made)
+def throughput(compared: Sequence[Compared], published: Sequence[Entry]) -> tuple[Figure, ...]:
+    """Return the figure of throughput: a line for every result, and dots for published systems."""
+    series = [*_measured_series(compared), *_published_series(published, len(compared))]
+    dots = [dot for line in series for dot in line.dots]
+    if not dots:
+        return ()
+    figure = Figure(
+        name="throughput",
+        title="Throughput",
+        caption="All accelerators together.",
+        x=Axis(title=charts.PROCESSES, whole=True, log=spread([dot.x for dot in dots])),
+        y=Axis(unit="B/s", log=spread([dot.y for dot in dots])),
+        series=series,
+        places=list(_knees(compared)),
+        qualified=_qualified(compared),
+    )
+    return (figure,)
 
 
-def _dots(entries: Sequence[Entry], value: Callable[[Entry], float]) -> list[Dot]:
-    dots = [Dot(e.accelerators, value(e), e.tooltip, e.flagged, e.used) for e in entries]
-    return [dot for dot in dots if dot.y > 0]
-
-
-def _measured_series(compared: Sequence[Compared], value: Callable[[Entry], float]) -> Iterator[Series]:
+def _measured_series(compared: Sequence[Compared]) -> Iterator[Series]:
     for place, item in enumerate(compared):
-        if dots := _dots(item.entries, value):
+        # A rate of 0 has no place on a logarithmic axis.
+        points = [point for point in by_ranks(item.result) if point.bytes_per_second > 0]
+        dots = dots_of(points, lambda point: point.bytes_per_second)
+        if dots:
             yield Series(name=_short(item.name), dots=dots, colour=charts.colour(place))
 
 
-def _published_series(
-    published: Sequence[Entry], value: Callable[[Entry], float], first: int
-) -> Iterator[Series]:
+def _published_series(published: Sequence[Entry], first: int) -> Iterator[Series]:
     """A series for each submitter, in the colours from the number `first` on."""
-    for place, submitter in enumerate(dict.fromkeys(entry.submitter for entry in published), first):
-        if dots := _dots([entry for entry in published if entry.submitter == submitter], value):
-            yield Series(name=f"{submitter}, published", dots=dots, colour=charts.colour(place), line=False)
+    submitters = dict.fromkeys(entry.submitter for entry in published)
+    for place, submitter in enumerate(submitters, first):
+        rows = [entry for entry in published if entry.submitter == submitter]
+        dots = [Dot(row.accelerators, row.bytes_per_second, row.tooltip) for row in rows]
+        yield Series(name=f"{submitter}, published", dots=dots, colour=charts.colour(place), line=False)
 
 
 def _knees(compared: Sequence[Compared]) -> Iterator[Place]:
     for place, item in enumerate(compared):
         knee = item.result.knee
-        if item.entries and knee is not None and knee.n_au is not None:
+        if item.result.points and knee is not None and knee.n_au is not None:
             name = f"{_short(item.name)}: knee {number(knee.n_au, 3)}"
             yield Place(knee.n_au, knee.interval, name, charts.colour(place))
 

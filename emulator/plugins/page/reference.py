@@ -6,13 +6,14 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from emulator.config.catalog import content_folder, names
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError, storage_errors
 from emulator.files import read_document
-from emulator.report.table import Cell, Column, Table, one_place, three_digits, three_places
+from emulator.report.table import Column, Table, one_place, three_digits, three_places
 from emulator.units import show_rate
 
 SUBMISSIONS = (
@@ -30,38 +31,39 @@ SUBMISSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One process count of a result, or one published row, with the same figures."""
+    """A published row: the mean of the runs of one system."""
 
     name: str
-    """Name of the result or publisher."""
+    """Submitter and system."""
+    submitter: str
+    workload: str
+    """As it was published: unet3d_a100."""
+    table: str
+    """Name of the row's table, in results/reference."""
     accelerators: int
-    hosts: int | None
-    """Number of hosts; None if unknown."""
+    hosts: int
     bytes_per_second: float
-    au: float | None
-    """Accelerator utilization (0 to 1); None if the workload does not compute."""
-    x_ideal: float | None
-    flagged: bool = False
-    used: bool = True
-    """False if a flag invalidates the entry, so that lines skip it."""
-    workload: str = ""
-    """Workload of a published row."""
-    submitter: str = ""
-    """Who published a row."""
-    table: str = ""
-    """Name of the published row's table, in results/reference."""
+    au: float
+    """Accelerator utilization (0 to 1)."""
+    x_ideal: float
 
     @property
     def tooltip(self) -> str:
-        """Return the figures as text, for the pointer on the entry."""
-        parts = [f"{self.name[:44]}: {self.accelerators:,} accelerators", show_rate(self.bytes_per_second)]
-        parts += [f"AU {self.au * 100:.1f} %"] if self.au is not None else []
-        parts += [f"X/X_ideal {self.x_ideal:.3f}"] if self.x_ideal is not None else []
-        return "; ".join(parts)
+        """Return the figures as text, for the pointer on the row's dot."""
+        counted = f"{self.name[:44]}: {self.accelerators:,} accelerators"
+        utilized = f"AU {self.au * 100:.1f} %; X/X_ideal {self.x_ideal:.3f}"
+        return f"{counted}; {show_rate(self.bytes_per_second)}; {utilized}"
+
+
+@cache
+def _workload(theirs: str) -> Workload | None:
+    """Return the workload of a published row, such as unet3d_a100; None if feedrate does not have it."""
+    name = theirs.replace("_", "-")
+    return load_workload(name) if name in names("workloads") else None
 
 
 def _submission(row: Mapping[str, str], ran: Workload, table: str) -> Entry:
-    """Return a row of a table of submissions, the mean of the runs of one system. Raises ValueError."""
+    """Return a row of a table of submissions. Raises ValueError."""
     accelerators, samples_per_second = int(row["accelerators"]), float(row["samples_per_second_mean"])
     return Entry(
         name=f"{row['submitter']} {row['system']}",
@@ -94,13 +96,14 @@ def load_reference(name: str) -> list[Entry]:
     path = known.get(name) or Path(name)
     if not path.is_file():
         raise SpecError(f"there is no table of published figures {name!r}", "known: " + ", ".join(known))
-    rows = _rows(path)
+    rows, entries = _rows(path), []
     try:
-        ours = {row["workload"]: row["workload"].replace("_", "-") for row in rows}
-        ran = {theirs: load_workload(own) for theirs, own in ours.items() if own in names("workloads")}
-        return [_submission(row, ran[row["workload"]], path.stem) for row in rows if row["workload"] in ran]
+        for row in rows:
+            if workload := _workload(row["workload"]):
+                entries.append(_submission(row, workload, path.stem))
     except (AttributeError, TypeError, ValueError) as error:
         raise SpecError(f"{path} has a value that is not a number ({error})") from None
+    return entries
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -119,19 +122,20 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def published_entries(workload: str) -> list[Entry]:
     """Return the published results of a workload, the most accelerators first. Raises SpecError."""
-    every = load_references(["all"])
-    mine = [entry for entry in every if entry.workload.replace("_", "-") == workload]
-    distinct = {replace(entry, table=""): entry for entry in mine}.values()  # tables have rows in common
-    if not distinct:
-        known = ", ".join(sorted({entry.workload.replace("_", "-") for entry in every}))
+    of_workloads: dict[str, dict[Entry, Entry]] = {}
+    for entry in load_references(["all"]):
+        entries = of_workloads.setdefault(entry.workload.replace("_", "-"), {})
+        entries[replace(entry, table="")] = entry  # tables have rows in common
+    if workload not in of_workloads:
+        known = ", ".join(sorted(of_workloads))
         raise SpecError(f"no result of {workload!r} was published", f"known: {known}")
-    return sorted(distinct, key=lambda entry: (-entry.accelerators, entry.name))
+    return sorted(of_workloads[workload].values(), key=lambda entry: (-entry.accelerators, entry.name))
 
 
 def entries_table(caption: str, entries: Sequence[Entry]) -> Table:
-    """Return a table with a row for each entry."""
+    """Return a table of published rows."""
     columns = (
-        Column("system" if any(entry.table for entry in entries) else "result", align="fold"),
+        Column("system", align="fold"),
         Column("accel."),
         Column("hosts", room=72),
         Column("GB/s", three_digits),
@@ -141,23 +145,21 @@ def entries_table(caption: str, entries: Sequence[Entry]) -> Table:
         Column("X/\nX_ideal", three_places),
         Column("table", align="left", room=80),
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows = tuple(
         (
             entry.name,
-            f"{entry.accelerators:,}*" if entry.flagged else entry.accelerators,
+            entry.accelerators,
             entry.hosts,
             entry.bytes_per_second / 1e9,
             entry.bytes_per_second / entry.accelerators / 1e6,
-            entry.bytes_per_second / entry.hosts / 1e9 if entry.hosts else None,
-            None if entry.au is None else entry.au * 100,
+            entry.bytes_per_second / entry.hosts / 1e9,
+            entry.au * 100,
             entry.x_ideal,
             entry.table,
         )
         for entry in entries
-    ]
-    flagged = frozenset(place for place, entry in enumerate(entries) if entry.flagged)
-    table = Table(caption=caption, columns=columns, rows=tuple(rows), flagged=flagged)
-    return table.without_empty_columns()
+    )
+    return Table(caption=caption, columns=columns, rows=rows)
 
 
 def published_table(workload: str) -> Table:

@@ -47,13 +47,16 @@ def report(
     """
     folder = out.parent if out.name == RESULT else out
     result = at_threshold(recovered(folder), threshold)
-    kind, version = kind_of(result), Rules(rules).version
     others = [(path.name, read_result(path)) for path in beside]
     named = [(folder.name, result), *others]
-    own, figures = kind.tables(result), _with_limit(result, others)
-    tables = [*own]
-    tables += [_all_of(named)] if others else []
-    tables += [_sets(named, version)] if version else []
+    tables = list(kind_of(result).tables(result))
+    # The CSV of a baseline or a checkpoint, which have no points, is its first table.
+    points = training.csv_table(result) if result.points or not tables else None
+    if others:
+        tables.append(_all_of(named))
+    if version := Rules(rules).version:
+        tables.append(_sets(named, version))
+    figures = _with_limit(result, others)
     for name, other in others:
         its_tables, its_figures = kind_of(other).beside(result, other)
         tables += [replace(table, caption=f"{table.caption} ({name})") for table in its_tables]
@@ -61,9 +64,9 @@ def report(
     document = document_of(
         result,
         required,
-        tables=tuple(table for table in tables if table.rows),
+        tables=tuple(tables),
         figures=tuple(figures),
-        points=None if own and not result.points else training.csv_table(result),
+        points=points,
         openmetrics=as_openmetrics(result, required),
     )
     return Report(folder=folder, result=result, **vars(document))
@@ -72,7 +75,9 @@ def report(
 def _with_limit(result: RunResult, others: Sequence[tuple[str, RunResult]]) -> list[Figure]:
     """Return the figures of a result, its throughput with the largest read rate of the other results."""
     figures = list(kind_of(result).figures(result))
-    most = max((point.bytes_per_second for point in result.points), default=0.0)
+    if len({point.ranks for point in result.points}) < 2:
+        return figures
+    most = max(point.bytes_per_second for point in result.points)
     limits = []
     for _, other in others:
         corner = other.read_limit
@@ -81,7 +86,7 @@ def _with_limit(result: RunResult, others: Sequence[tuple[str, RunResult]]) -> l
             rate, block = corner.read.bytes_per_second, show_bytes(corner.block_bytes)
             name = f"{other.loader}, {corner.pattern} reads of {block}: {show_rate(rate)}"
             limits.append(Level(rate, name))
-    if limits and len({point.ranks for point in result.points}) > 1:
+    if limits:
         largest = max(limits, key=lambda limit: limit.y)
         figures[0] = throughput(result, [largest]) or figures[0]
     return figures
@@ -102,9 +107,26 @@ def _all_of(named: Sequence[tuple[str, RunResult]]) -> Table:
 
 
 def _sets(named: Sequence[tuple[str, RunResult]], rules: str) -> Table:
-    """Return a table with a row for each rule that a set of runs breaks.
+    """Return a table with a row for each rule that a set of runs breaks."""
+    rows = []
+    for (workload, *_), runs in _grouped(named).items():
+        broken = RULES.load(rules)([made for _, made in runs], rules, True)
+        names = ", ".join(name for name, _ in runs)
+        rows += [(workload, names, line) for line in broken or ["no rule is broken"]]
+    columns = (
+        Column("workload", align="left"),
+        Column("results", align="fold"),
+        Column("rule", align="fold"),
+    )
+    return Table(caption=f"Sets of runs by the rules of {rules}", columns=columns, rows=tuple(rows))
 
-    An imported result is a set; so are feedrate's runs of one workload on one dataset.
+
+def _grouped(
+    named: Sequence[tuple[str, RunResult]],
+) -> dict[tuple[str, str, str], list[tuple[str, RunResult]]]:
+    """Return the sets that rules are about, the oldest run of each first.
+
+    An imported result is a set of its own; feedrate's runs of one workload on one dataset are one.
     """
     sets: dict[tuple[str, str, str], list[tuple[str, RunResult]]] = {}
     for name, made in sorted(named, key=lambda pair: pair[1].created):
@@ -112,14 +134,4 @@ def _sets(named: Sequence[tuple[str, RunResult]], rules: str) -> Table:
             kind = "checkpoint" if made.checkpoints else "training"
             source = name if made.environment.get("imported") else str(made.dataset.get("path"))
             sets.setdefault((str(made.workload.get("name")), kind, source), []).append((name, made))
-    rows = []
-    for (workload, *_), runs in sets.items():
-        lines = RULES.load(rules)([made for _, made in runs], rules, True)
-        names = ", ".join(name for name, _ in runs)
-        rows += [(workload, names, line) for line in lines or ["no rule is broken"]]
-    columns = (
-        Column("workload", align="left"),
-        Column("results", align="fold"),
-        Column("rule", align="fold"),
-    )
-    return Table(caption=f"Sets of runs by the rules of {rules}", columns=columns, rows=tuple(rows))
+    return sets
