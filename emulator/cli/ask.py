@@ -123,10 +123,10 @@ def workload_named(workload: str, accelerator: str | None) -> str:
                 f"-w {workload} has its accelerator, and -a {accelerator} names another", "leave out -a"
             )
         return workload
-    of_workload = [name for name in names("workloads") if name.startswith(f"{workload}-")]
-    if not of_workload:
+    prefix = f"{workload}-"
+    accelerators = [name.removeprefix(prefix) for name in names("workloads") if name.startswith(prefix)]
+    if not accelerators:
         return workload  # which load_workload refuses, with the names that are near
-    accelerators = [name.removeprefix(f"{workload}-") for name in of_workload]
     if chosen not in accelerators:
         what = f"{workload} has no accelerator {chosen}"
         raise SpecError(what, f"say which with -a: {', '.join(accelerators)}")

@@ -189,14 +189,16 @@ class Verbs(TyperGroup):
         hints = get_type_hints(verb)
         for parameter in command.params:
             if parameter.metavar is None and parameter.param_type_name == "option":
-                types = _types_in(hints.get(parameter.name))
-                parameter.metavar = next((name for kind, name in METAVARS.items() if kind in types), None)
+                parameter.metavar = _metavar(hints.get(parameter.name))
         return command
 
 
-def _types_in(hint: Any) -> set[Any]:
-    """Return a type hint and all within it: of `list[str] | None` also str."""
-    return {hint}.union(*map(_types_in, get_args(hint)))
+def _metavar(hint: Any) -> str | None:
+    """Return what the help shows for a value of this type; None where typer knows better."""
+    if hint in METAVARS:
+        return METAVARS[hint]
+    # Within `list[str] | None` it is str.
+    return next(filter(None, map(_metavar, get_args(hint))), None)
 
 
 UsageError: Any = typer.BadParameter.__base__

@@ -107,8 +107,10 @@ def throughput(result: RunResult, limits: Sequence[Level] = ()) -> Figure | None
 
 def _course(result: RunResult, dots: Sequence[Dot], top: float) -> Iterator[Series]:
     """The fitted curve below `top` (bytes/s); without one, a line through the means of several counts."""
-    curve = [(n, n * low, n * mid, min(top, n * high)) for n, low, mid, high in fitted(result)]
-    band = [at for at in curve if at[2] < top]
+    band = []
+    for ranks, low, middle, high in fitted(result):
+        if ranks * middle < top:
+            band.append((ranks, ranks * low, ranks * middle, min(top, ranks * high)))
     if band:
         yield Series(name="fit, 95 % band", colour=charts.MEASURED, band=band)
     elif len({dot.x for dot in dots}) > 1:
@@ -142,8 +144,11 @@ def knee_place(result: RunResult) -> tuple[Place, ...]:
     if knee is None:
         return ()
     if knee.n_au is not None:
-        ends = f" ({' to '.join(number(end, 3) for end in knee.interval)})" if knee.interval else ""
-        return (Place(knee.n_au, knee.interval, f"knee {number(knee.n_au, 3)}{ends}"),)
+        name = f"knee {number(knee.n_au, 3)}"
+        if knee.interval:
+            low, high = knee.interval
+            name += f" ({number(low, 3)} to {number(high, 3)})"
+        return (Place(knee.n_au, knee.interval, name),)
     if knee.fed is None or knee.kind not in ("at-least", "not-identifiable"):
         return ()
     if knee.kind == "at-least" or knee.starved is None:
@@ -158,11 +163,11 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     From the same posterior and the same points as the knee. [] without an interval of the knee: then nothing
     was fitted; and where no curve fits the runs, so that the knee is a bare crossing between two counts.
     """
-    points = by_ranks(result)
-    demand, knee = mean_demand(points), result.knee
+    points, knee = by_ranks(result), result.knee
+    demand = mean_demand(points)
     if demand is None or knee is None or knee.n_au is None or knee.interval is None:
         return []
-    runs = [observe(point) for point in usable(points) if computes(point)]
+    runs = [observe(point) for point in usable(points)]
     search = KneeSearch(maximum=max(run.ranks for run in runs), threshold=threshold_of(result))
     posterior = believe(runs, search).posterior
     if not posterior.curved:
@@ -203,17 +208,20 @@ def utilization(result: RunResult) -> Figure | None:
 
 def over_time(result: RunResult) -> Figure | None:
     """Draw bytes/s of all processes read over the time of each count's last point."""
-    latest = list({point.ranks: point.course for point in by_ranks(result) if point.course}.items())
-    if len(latest) > MOST_LINES:
-        latest = [latest[place] for place in np.linspace(0, len(latest) - 1, MOST_LINES).astype(int)]
-    series = []
-    for place, (ranks, course) in enumerate(latest):
-        rates = course.bytes_per_second
-        width = (course.end - course.begin) / len(rates)
-        dots = [Dot(course.begin + (step + 0.5) * width, rate) for step, rate in enumerate(rates)]
-        series.append(Series(name=_processes(ranks), colour=charts.colour(place), dots=dots, drawn=False))
-    if not series:
+    courses = {point.ranks: point.course for point in by_ranks(result) if point.course}
+    if not courses:
         return None
+    shown = list(courses)
+    if len(shown) > MOST_LINES:
+        shown = [shown[place] for place in np.linspace(0, len(shown) - 1, MOST_LINES).astype(int)]
+    series = []
+    for place, ranks in enumerate(shown):
+        course = courses[ranks]
+        width = (course.end - course.begin) / len(course.bytes_per_second)
+        # A rate is the mean of its span: its dot is in the middle.
+        middles = [course.begin + (span + 0.5) * width for span in range(len(course.bytes_per_second))]
+        dots = list(map(Dot, middles, course.bytes_per_second))
+        series.append(Series(name=_processes(ranks), colour=charts.colour(place), dots=dots, drawn=False))
     return Figure(
         name="over-time",
         title="Throughput over time",
@@ -236,6 +244,10 @@ def step_time(result: RunResult) -> Figure | None:
     seconds = mean_steps(result)
     if not seconds:
         return None
+    bars = []
+    for place, (part, colour) in enumerate(PARTS.items()):
+        dots = [Dot(ranks, parts[place]) for ranks, parts in seconds.items()]
+        bars.append(Series(name=part, colour=colour, dots=dots))
     return Figure(
         name="step-time",
         title="Where a step goes, mean",
@@ -245,10 +257,7 @@ def step_time(result: RunResult) -> Figure | None:
         + _of_some(result),
         x=Axis(title=charts.PROCESSES, names=True),
         y=Axis(unit="s"),
-        series=[
-            Series(name=part, colour=colour, dots=[Dot(n, values[place]) for n, values in seconds.items()])
-            for place, (part, colour) in enumerate(PARTS.items())
-        ],
+        series=bars,
         stacked=True,
         qualified=marks_line(result),
     )
@@ -256,14 +265,12 @@ def step_time(result: RunResult) -> Figure | None:
 
 def mean_steps(result: RunResult) -> dict[int, tuple[float, ...]]:
     """Return rank count -> mean seconds of the PARTS of a step, of the counts with a step log."""
-    found: dict[int, list[list[float]]] = {}
-    for point in result.points:
+    steps: dict[int, list[list[float]]] = {}
+    for point in by_ranks(result):
         if PARTS.keys() <= point.step.keys():
-            found.setdefault(point.ranks, []).append([point.step[part] for part in PARTS])
-    return {
-        ranks: tuple(max(0.0, sum(part) / len(part)) for part in zip(*repeats, strict=True))
-        for ranks, repeats in sorted(found.items())
-    }
+            steps.setdefault(point.ranks, []).append([point.step[part] for part in PARTS])
+    # The mean overshoot of ranks that are never late may be a hair below zero.
+    return {ranks: tuple(np.mean(repeats, axis=0).clip(0.0).tolist()) for ranks, repeats in steps.items()}
 
 
 FIGURES = (throughput, utilization, step_time, over_time)

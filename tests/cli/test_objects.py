@@ -6,20 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command import ANSWERED, Done, feedrate
-from contracts.loader_contract import whole_files
 from s3_server import KEY, SECRET, Endpoint, Fault, s3_server
 
 from emulator.config.storage import parse_place
-from emulator.config.workload import LoaderSpec
 from emulator.dataset.journal import Journal, journalled
-from emulator.dataset.manifest import read_manifest
-from emulator.loader import make_loader
 from emulator.record.out import read_result
 from emulator.storage import open_store
 
@@ -173,33 +168,6 @@ def test_what_cannot_work_is_one_clear_line(endpoint: Endpoint, tmp_path: Path) 
         done = ask(endpoint, *words, **environment)
         assert done.status == status and said in done.one_line(), (words, done.err)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("kind", ["direct", pytest.param("torch", marks=pytest.mark.long)])
-def test_a_loader_repeats_requests_that_fail(
-    made: Endpoint, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    for name, value in made.environment().items():
-        monkeypatch.setenv(name, value)
-    # A fork server that an earlier test has started hands its own environment to workers, without these keys.
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    store = open_store(parse_place(PLACE))
-    manifest, spec = (
-        read_manifest(store),
-        LoaderSpec(batch_size=2, workers=2, prefetch=2, block_bytes=2**18, crop=(32,) * 3),
-    )
-    batches = [whole_files((index, index + 1)) for index in range(0, 24, 2)]
-
-    def read() -> int:
-        loader = make_loader(kind, spec, store, manifest)
-        try:
-            return sum(batch.bytes for batch in loader.read(batches))
-        finally:
-            loader.close()
-
-    made.faults += [Fault("cut", 3, key="sample_"), Fault("503", 3, key="sample_")]
-    assert read() == manifest.total
-    assert store.stats.snapshot().retries == {"busy": 3, "cut": 3}
 
 
 def test_a_journal_is_in_objects_from_time_to_time(endpoint: Endpoint) -> None:

@@ -18,7 +18,7 @@ from emulator.report.charts import KNEE
 from emulator.report.document import facts
 from emulator.report.table import number
 from emulator.report.training import host_rows, percentiles, points_table, setting
-from emulator.report.training_figures import LIMITS, PARTS, dots_of, mean_steps, throughput
+from emulator.report.training_figures import LIMITS, PARTS, dots_of, mean_steps
 from emulator.report.view import limits, marks, marks_line, notes
 
 
@@ -99,14 +99,6 @@ def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_
     used = [dot.x for dot in dots_of(made, lambda at: at.bytes_per_second) if dot.used]
     assert used == [1, 2]
     assert all(dot.used for dot in dots_of(made[2:], lambda at: at.bytes_per_second))
-
-
-def test_the_ideal_line_stays_within_the_plot() -> None:
-    figure = throughput(plain_sweep())
-    assert figure is not None
-    (ideal,) = [series for series in figure.series if series.name == "ideal"]
-    assert (ideal.dots[0].x, ideal.dots[0].y) == (0.0, 0.0)
-    assert ideal.dots[1].y == pytest.approx(figure.y.high)
 
 
 def test_the_parts_of_a_step_come_from_the_step_log() -> None:

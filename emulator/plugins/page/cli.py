@@ -42,10 +42,18 @@ class Files:
 
     def paths(self, openmetrics: Path | None = None) -> dict[str, Path]:
         """Return the requested files by suffix. Raises SpecError, StorageError if one cannot be written."""
-        given = {"html": self.html, "png": self.png, "svg": self.svg, "csv": self.csv, "md": self.markdown}
-        requested = {suffix: path for suffix, path in (given | {"prom": openmetrics}).items() if path}
+        options = {
+            "html": self.html,
+            "png": self.png,
+            "svg": self.svg,
+            "csv": self.csv,
+            "md": self.markdown,
+            "prom": openmetrics,
+        }
+        requested = {suffix: path for suffix, path in options.items() if path}
         if list(requested.values()).count(STDOUT) > 1:
             raise SpecError("two options write to stdout", "give one of them the name of a file")
+        # Before anything is computed: drawing a page takes seconds.
         for path in requested.values():
             if path != STDOUT:
                 require_output(path)
@@ -127,7 +135,8 @@ def compare(
 
 def _show(document: Document, paths: Mapping[str, Path]) -> None:
     """Print the document, unless a file is stdout, and write the files. Raises StorageError, MissingError."""
-    if live.quiet() and not live.for_programs():
+    # A program has had its line of JSON, and a file on stdout must stand there alone.
+    if not live.for_programs() and live.quiet():
         print(document.answer.line)
     elif not live.for_programs() and STDOUT not in paths.values():
         print_blocks(document.blocks)

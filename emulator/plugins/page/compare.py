@@ -151,6 +151,7 @@ def _points(compared: Sequence[Compared]) -> Table | None:
 
 def _of_the_same_workloads(submissions: Sequence[Entry], compared: Sequence[Compared]) -> list[Entry]:
     """Return the published rows of the workloads of these results, the fewest accelerators first."""
+    # Submissions write unet3d_a100.
     workloads = {item.workload.replace("-", "_") for item in compared}
     rows = [row for row in submissions if row.workload in workloads]
     return sorted(rows, key=lambda row: (row.accelerators, row.name))
@@ -188,6 +189,7 @@ def _moves(compared: Sequence[Compared]) -> Iterator[str]:
     """Describe the move from the first result to each other one of the same workload."""
     first, *others = compared
     for other in others:
+        # A run may stand beside a sweep or an import, and other kinds beside their own only.
         trainings = first.result.kind in ("run", "sweep")
         if first.workload != other.workload or not (trainings or first.result.kind == other.result.kind):
             continue
@@ -218,7 +220,7 @@ def _knee_move(first: Compared, other: Compared) -> str:
         places = f"{first.knee_place} and {other.knee_place} accelerators"
         return f"{other.name}: knees of {places}: no difference that these runs can show."
     old, new = first.result.knee, other.result.knee
-    change = ""
+    change = ""  # counts that only bound a knee have no ratio
     if old and new and old.n_au and new.n_au:
         change = f" ({_percent(new.n_au / old.n_au)})"
     places = f"from {first.knee_place} to {other.knee_place} accelerators"
@@ -369,7 +371,8 @@ def _short(name: str) -> str:
 
 def _qualified(compared: Sequence[Compared]) -> str:
     """Return the marks of all results, with the result's name if they do not apply to all."""
-    marked = {item.name: marks_line(item.result) for item in compared}
-    if len(set(marked.values())) == 1:
-        return marks_line(compared[0].result)
-    return " · ".join(f"{name[:28]}: {marks}" for name, marks in marked.items() if marks)
+    marks = {item.name: marks_line(item.result) for item in compared}
+    different = dict.fromkeys(marks.values())
+    if len(different) == 1:
+        return next(iter(different))
+    return " · ".join(f"{name[:28]}: {line}" for name, line in marks.items() if line)

@@ -62,10 +62,12 @@ def differences(named: Sequence[tuple[str, RunResult]]) -> Table:
     """
     rows, absent = [], object()
     for key in (*SETTINGS, *MACHINE):
-        values = [setting(result, key, absent if key in MACHINE else None) for _, result in named]
-        if absent not in values and not all(same(values[0], value) for value in values):
-            name = key.removeprefix("workload.").removeprefix("environment.")
-            rows.append((in_words(name), *(_shown(key, value) for value in values)))
+        missing = absent if key in MACHINE else None
+        values = [setting(result, key, missing) for _, result in named]
+        if absent in values or all(same(values[0], value) for value in values):
+            continue
+        name = key.removeprefix("workload.").removeprefix("environment.")
+        rows.append((in_words(name), *(_shown(key, value) for value in values)))
     columns = (Column("fact", align="left"), *(Column(name, align="fold") for name, _ in named))
     return Table(caption="What differs", columns=columns, rows=tuple(rows))
 
@@ -73,12 +75,13 @@ def differences(named: Sequence[tuple[str, RunResult]]) -> Table:
 def same(a: Any, b: Any) -> bool:
     """Return True for equal values, for numbers within 1 %, and for a run and a sweep."""
     if isinstance(a, int | float) and isinstance(b, int | float):
+        # Generated datasets and mean samples differ by less than that from seed to seed.
         return abs(a - b) <= 0.01 * max(abs(a), abs(b))
     return bool(a == b) or (a, b) in (("run", "sweep"), ("sweep", "run"))
 
 
 def _shown(key: str, value: Any) -> str:
-    if value is None:
+    if value is None:  # a machine was asked, and has none
         return "none" if key in MACHINE else "unknown"
     if isinstance(value, Mapping):
         return "; ".join(f"{fact.name} {fact.value}" for fact in facts(value)) or "none"
