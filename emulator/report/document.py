@@ -57,7 +57,7 @@ class Document:
     answer: Answer
     """Of a comparison the verdict."""
     of_each: tuple[tuple[str, Answer], ...] = ()
-    """Name and answer of each result of a comparison."""
+    """Name and answer of each result of a comparison, or of those beside the result."""
     complete: bool = True
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()

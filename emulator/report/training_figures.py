@@ -75,18 +75,15 @@ def process_axis(points: Sequence[Point]) -> Axis:
     return Axis(title=charts.PROCESSES, whole=True, log=spread(counts), high=1.06 * max(counts))
 
 
-def throughput(result: RunResult, limits: Sequence[Level] = ()) -> Figure | None:
-    """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limits`.
-
-    These are rates (bytes/s) at which another tool read from the same storage.
-    """
+def throughput(result: RunResult) -> Figure | None:
+    """Draw bytes/s of all processes, with their demand, the knee, and the limit of each point."""
     points = by_ranks(result)
     if not points:
         return None
     log = spread([point.ranks for point in points])
     rates = [point.bytes_per_second for point in points]
     # The ideal line rises beyond what was read: the plot ends a little above the fastest run.
-    top = max(0.0, *rates, *(limit.y for limit in limits)) * 1.15 or 1.0
+    top = max(rates) * 1.15 or 1.0
     dots = dots_of(points, lambda point: point.bytes_per_second)
     series = [*_course(result, dots, top), *_ideal(points, top, log), *_by_limit(points, dots)]
     caption = "All processes together. Dashed: what processes that never wait would read."
@@ -99,7 +96,6 @@ def throughput(result: RunResult, limits: Sequence[Level] = ()) -> Figure | None
         x=process_axis(points),
         y=Axis(unit="B/s", log=log, high=top),
         series=series,
-        levels=limits,
         places=knee_place(result),
         qualified=marks_line(result),
     )

@@ -62,8 +62,7 @@ def test_it_stands_beside_the_sweep(tmp_path):
         (tmp_path / name).mkdir()
         write_result(tmp_path / name, result)
     page = report(tmp_path / "train", [tmp_path / "save"])
-    assert [table.caption for table in page.tables[-3:]] == [
-        "All results",
+    assert [table.caption for table in page.tables[-2:]] == [
         "Mean of the checkpoints (save)",
         "Each checkpoint (save)",
     ]

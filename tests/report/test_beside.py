@@ -93,8 +93,8 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
         write_result(tmp_path / name, one)
     found = report(tmp_path / "sweep", [tmp_path / "fio"])
     shown = [table.caption for table in found.tables]
-    assert shown[-4:] == [
-        "All results",
+    assert [name for name, _ in found.of_each] == ["fio"]
+    assert shown[-3:] == [
         "Training beside fio (fio)",
         "Maximum of each workload (fio)",
         "Every queue depth (fio)",

@@ -11,15 +11,12 @@ from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.registry import RULES
 from emulator.report import training
-from emulator.report.charts import Figure, Level
 from emulator.report.document import Document, document_of
 from emulator.report.metrics import as_openmetrics
 from emulator.report.table import Column, Table
-from emulator.report.training_figures import throughput
 from emulator.report.view import answer_of, kind_of
 from emulator.run.preflight import Rules
 from emulator.sweep.summary import recovered
-from emulator.units import show_bytes, show_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +45,11 @@ def report(
     folder = out.parent if out.name == RESULT else out
     result = at_threshold(recovered(folder), threshold)
     others = [(path.name, read_result(path)) for path in beside]
-    named = [(folder.name, result), *others]
-    tables = list(kind_of(result).tables(result))
+    tables, figures = list(kind_of(result).tables(result)), list(kind_of(result).figures(result))
     # The CSV of a baseline or a checkpoint, which have no points, is its first table.
     points = training.csv_table(result) if result.points or not tables else None
-    if others:
-        tables.append(_all_of(named))
     if version := Rules(rules).version:
-        tables.append(_sets(named, version))
-    figures = _with_limit(result, others)
+        tables.append(_sets([(folder.name, result), *others], version))
     for name, other in others:
         its_tables, its_figures = kind_of(other).beside(result, other)
         tables += [replace(table, caption=f"{table.caption} ({name})") for table in its_tables]
@@ -64,46 +57,13 @@ def report(
     document = document_of(
         result,
         required,
+        of_each=tuple((other.label or name, answer_of(other)) for name, other in others),
         tables=tuple(tables),
         figures=tuple(figures),
         points=points,
         openmetrics=as_openmetrics(result, required),
     )
     return Report(folder=folder, result=result, **vars(document))
-
-
-def _with_limit(result: RunResult, others: Sequence[tuple[str, RunResult]]) -> list[Figure]:
-    """Return the figures of a result, its throughput with the largest read rate of the other results."""
-    figures = list(kind_of(result).figures(result))
-    if len({point.ranks for point in result.points}) < 2:
-        return figures
-    most = max(point.bytes_per_second for point in result.points)
-    limits = []
-    for _, other in others:
-        corner = other.read_limit
-        # A line far above the runs would press their curve to the axis.
-        if corner and corner.read and corner.read.bytes_per_second <= 3 * most:
-            rate, block = corner.read.bytes_per_second, show_bytes(corner.block_bytes)
-            name = f"{other.loader}, {corner.pattern} reads of {block}: {show_rate(rate)}"
-            limits.append(Level(rate, name))
-    if limits:
-        largest = max(limits, key=lambda limit: limit.y)
-        figures[0] = throughput(result, [largest]) or figures[0]
-    return figures
-
-
-def _all_of(named: Sequence[tuple[str, RunResult]]) -> Table:
-    """Return a table with a row for every result, the one that the report is about first."""
-    columns = (
-        Column("result", align="fold"),
-        Column("kind", align="left"),
-        Column("made", align="left", room=90),
-        Column("what it says", align="fold"),
-    )
-    rows = tuple(
-        (made.label or name, made.kind, made.created, answer_of(made).sentence) for name, made in named
-    )
-    return Table(caption="All results", columns=columns, rows=rows)
 
 
 def _sets(named: Sequence[tuple[str, RunResult]], rules: str) -> Table:
