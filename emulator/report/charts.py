@@ -151,6 +151,7 @@ def chart(figure: Figure, size: Size = WIDE) -> Chart:
     layers = list(_bars(figure, size) if figure.stacked else _lines(figure, size))
     title: dict[str, Any] = {"text": figure.title}
     if figure.qualified:
+        # Vega breaks no lines: a letter of 12 px is about 7 px wide.
         title["subtitle"] = textwrap.wrap(figure.qualified, size.width // 7)
     return alt.layer(*layers).properties(width=size.width, height=size.height, title=title)
 
@@ -270,6 +271,7 @@ def _bars(figure: Figure, size: Size) -> Iterator[Chart]:
         for dot in series.dots
     ]
     x, y = _channel(alt.X, figure.x), _channel(alt.Y, figure.y)
+    # Many counts get thinner bars, so that there is room between them.
     bars = _data(rows).mark_bar(size=min(46.0, 300 / max(1, len(rows) / len(figure.series))))
     yield bars.encode(x=x, y=y.stack("zero"), order="order:Q", color=_colours(figure, size))
 
@@ -327,7 +329,7 @@ def altair_chart(figure: Figure) -> Chart:
 def svg(figure: Figure, size: Size = WIDE) -> str:
     """The figure as SVG text on a transparent ground. Raises MissingError."""
     with _unchecked():
-        spec = _spec(chart(figure, size), "transparent")
+        spec = _spec(chart(figure, size), "transparent")  # a page may be dark
     return pointable(extra("vl_convert").vegalite_to_svg(spec))
 
 
@@ -353,7 +355,7 @@ def write_picture(figures: Sequence[Figure], path: Path, kind: str, heading: str
             empty = _data([{}]).mark_text(text="Nothing was measured.", color=SOFT, fontSize=16)
             charts = [empty.properties(width=WIDE.width, height=60)]
         grid = alt.concat(*charts, columns=2, spacing={"row": 34, "column": 40})
-        grid = grid.resolve_scale(color="independent")
+        grid = grid.resolve_scale(color="independent")  # or all figures would share one legend
         if heading:
             grid = grid.properties(title={"text": heading, "fontSize": 18, "offset": 16})
         spec = _spec(grid, PAPER)

@@ -75,12 +75,14 @@ class Document:
     @property
     def blocks(self) -> list[Text | Table]:
         """The paragraphs and tables of a terminal, the answer last."""
+        # Last, since a terminal shows the end of what was printed.
         return [*self._body(), Text(""), *answer_blocks(self.answer, self.complete)]
 
     def _body(self) -> Iterator[Text | Table]:
         yield from self._head()
         yield from (table for table in self.tables if not table.detail)
         if self.limits:
+            # Of the largest count: the others are on the page.
             limit = self.limits[-1]
             yield Text(f"\n{limit.name} limits {limit.where}: {'; '.join(limit.evidence)}.")
         if self.notes:
@@ -110,6 +112,7 @@ class Document:
         if form == "csv":
             return to_csv(self.points or self.tables[0])
         if form == "md":
+            # First, since a CI system shows the begin of a summary.
             return as_markdown([*answer_blocks(self.answer), *self._body()])
         if form == "prom" and self.openmetrics:
             return self.openmetrics
@@ -154,6 +157,7 @@ def document_of(result: RunResult, required: int | None = None, **more: Any) -> 
 
 def facts_of(result: RunResult) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
     """The settings and facts of a result, in sections."""
+    # Each source stands beside its value.
     workload = {key: value for key, value in result.workload.items() if key != "sources"}
     origin = {"made": result.created, "kind": result.kind, "feedrate": result.version, "label": result.label}
     return (

@@ -23,7 +23,7 @@ def page(document: Document) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
-        undefined=jinja2.StrictUndefined,
+        undefined=jinja2.StrictUndefined,  # a misspelled name is an error
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -43,14 +43,19 @@ def page(document: Document) -> str:
 
 def plotted(figures: Sequence[Figure]) -> list[dict[str, Any]]:
     """Draw every figure for a wide and for a narrow page, of which CSS shows one; the first one large."""
-    plots: list[dict[str, Any]] = []
+    plots: dict[str, dict[str, Any]] = {}
     for place, figure in enumerate(figures):
-        # Several results beside each other may have figures of one name.
-        name = f"{figure.name}-{place}" if figure.name in {plot["name"] for plot in plots} else figure.name
-        sizes = {"wide": WIDE if place else HERO, "narrow": NARROW}
-        drawn = {width: inline(svg(figure, size), f"{name}-{width}", figure) for width, size in sizes.items()}
-        plots.append({"name": name, "caption": figure.caption, **drawn})
-    return plots
+        name = figure.name
+        if name in plots:  # results beside each other may have figures of one name
+            name = f"{name}-{place}"
+        wide, narrow = svg(figure, WIDE if place else HERO), svg(figure, NARROW)
+        plots[name] = {
+            "name": name,
+            "caption": figure.caption,
+            "wide": inline(wide, f"{name}-wide", figure),
+            "narrow": inline(narrow, f"{name}-narrow", figure),
+        }
+    return list(plots.values())
 
 
 def inline(drawing: str, prefix: str, figure: Figure) -> Any:

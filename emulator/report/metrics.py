@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from emulator.analysis.answer import Answer
-from emulator.analysis.bound import LIMIT_NAMES
 from emulator.record.result import Point, RunResult
+from emulator.report.training_figures import limit_name
 from emulator.report.view import answer_of
 from emulator.text import label_text
 
@@ -46,10 +46,9 @@ def as_openmetrics(result: RunResult, required: int | None = None) -> str:
 def _of_answer(answer: Answer, labels: Mapping[str, str]) -> Iterator[str]:
     if answer.interval:
         low, high = answer.interval
-        ends = [
-            ({**labels, "end": "low"}, low),
-            ({**labels, "end": "high"}, math.inf if high is None else high),
-        ]
+        if high is None:
+            high = math.inf
+        ends = [({**labels, "end": "low"}, low), ({**labels, "end": "high"}, high)]
         yield from _gauge(
             "fed_accelerators", "Accelerators that are fed: lower and upper end of the 95 % interval.", ends
         )
@@ -67,6 +66,7 @@ def _of_points(points: Sequence[Point], labels: Mapping[str, str]) -> Iterator[s
     counts: dict[int, list[Point]] = {}
     for point in sorted(points, key=lambda point: point.ranks):
         counts.setdefault(point.ranks, []).append(point)
+    # A name with the same labels may stand once: the runs of a count become their mean.
     for field, (name, help_text) in OF_POINTS.items():
         samples = []
         for ranks, runs in counts.items():
@@ -74,11 +74,10 @@ def _of_points(points: Sequence[Point], labels: Mapping[str, str]) -> Iterator[s
             if values:
                 samples.append(({**labels, "ranks": str(ranks)}, sum(values) / len(values)))
         yield from _gauge(name, help_text, samples)
-    limits = [
-        ({**labels, "ranks": str(ranks), "limit": LIMIT_NAMES[runs[-1].bound.kind]}, 1.0)
-        for ranks, runs in counts.items()
-        if runs[-1].bound is not None
-    ]
+    limits = []
+    for ranks, runs in counts.items():
+        if limit := limit_name(runs[-1]):
+            limits.append(({**labels, "ranks": str(ranks), "limit": limit}, 1.0))
     yield from _gauge("limit", "What limits a process count.", limits)
 
 

@@ -38,6 +38,11 @@ def percent(share: float | None) -> str:
     return NONE if share is None or not math.isfinite(share) else f"{share * 100:.1f}"
 
 
+def scaled(value: float | None, factor: float) -> float | None:
+    """A figure in another unit; None if it is not known."""
+    return None if value is None else value * factor
+
+
 two_digits, three_digits = partial(number, digits=2), partial(number, digits=3)
 one_place, three_places = "{:.1f}".format, "{:.3f}".format
 """Show decimal places of percentages, and of ratios near 1."""
@@ -91,12 +96,15 @@ class Table:
         )
 
     def without_empty_columns(self) -> Table:
-        """The table without the columns in which no row has any text."""
-        kept = [place for place in range(len(self.columns)) if any(row[place] != "" for row in self.rows)]
+        """The table without the columns in which no row has a text or a figure."""
+        cells = zip(*self.rows, strict=True)
+        filled = [
+            place for place, column in enumerate(cells) if any(cell not in ("", None) for cell in column)
+        ]
         return replace(
             self,
-            columns=tuple(self.columns[place] for place in kept),
-            rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
+            columns=tuple(self.columns[place] for place in filled),
+            rows=tuple(tuple(row[place] for place in filled) for row in self.rows),
         )
 
     def shortened(self, most: int) -> Table:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from emulator.analysis.answer import Answer
@@ -32,13 +33,12 @@ class Text:
 
 def answer_blocks(answer: Answer, complete: bool = True) -> list[Text | Table]:
     """The answer: the gate's verdict and the sentence, then limit, advice and notes."""
-    verdict = {MET: "bold green", UNKNOWN: "bold yellow", NOT_MET: "bold red"}
-    blocks: list[Text | Table] = []
+    colour = {MET: "green", UNKNOWN: "yellow", NOT_MET: "red"}
+    # The first line has the colour, and the sentence is bold where it follows a verdict, too.
+    styles = ["bold green" if complete else "bold"]
     if answer.gate:
-        blocks.append(Text(answer.gate.line, verdict[answer.gate.status]))
-    blocks.append(Text(answer.sentence, "bold green" if complete and not answer.gate else "bold"))
-    rest = answer.lines[2 if answer.gate else 1 :]
-    return [*blocks, *(Text(line) for line in rest)]
+        styles = [f"bold {colour[answer.gate.status]}", "bold"]
+    return [Text(line, style) for line, style in zip_longest(answer.lines, styles, fillvalue="")]
 
 
 def print_blocks(blocks: Sequence[Text | Table]) -> None:
@@ -109,6 +109,7 @@ def _fitting(table: Table, width: int) -> list[int]:
     """Return the places of the columns that fit with no figure cut; `Column.room` says which go first."""
     needed = _needed(table)
     places = list(range(len(needed)))
+    # The last column needs no gap of two after it.
     while sum(needed[place] for place in places) > width + 2:
         room, place = max((table.columns[place].room, place) for place in places)
         if not room:

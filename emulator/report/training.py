@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.answer import answer_of
-from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
 from emulator.report.charts import Figure
-from emulator.report.table import Cell, Column, Table, one_place, three_digits, three_places, two_digits
-from emulator.report.training_figures import FIGURES, by_ranks, computes, mean_demand
+from emulator.report.table import (
+    Cell,
+    Column,
+    Table,
+    one_place,
+    scaled,
+    three_digits,
+    three_places,
+    two_digits,
+)
+from emulator.report.training_figures import FIGURES, by_ranks, computes, limit_name, mean_demand
 from emulator.report.view import notes, shape_of
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -129,12 +137,13 @@ def _rates(point: Point, job: float) -> tuple[Cell, ...]:
 
 def _utilization(point: Point) -> tuple[Cell, ...]:
     """The columns from `AU %` on, without the notes."""
+    au, x_ideal = (point.au, point.x_ideal) if computes(point) else (None, None)
     return (
-        point.au * 100 if computes(point) else None,
-        "" if point.au_published is None else point.au_published * 100,
-        "" if point.samples_per_second_published is None else point.samples_per_second_published,
-        point.x_ideal if computes(point) else None,
-        LIMIT_NAMES[point.bound.kind] if point.bound else "",
+        scaled(au, 100),
+        scaled(point.au_published, 100),
+        point.samples_per_second_published,
+        x_ideal,
+        limit_name(point),
         starved_by(point, point.starved),
     )
 
@@ -157,10 +166,11 @@ def csv_table(result: RunResult) -> Table:
     for point in by_ranks(result):
         figures = [_finite(getattr(point, field)) for field in PLAIN]
         seconds = latencies(point) or [None] * len(PERCENTILES)
-        limit = LIMIT_NAMES[point.bound.kind] if point.bound else ""
         flags = " ".join(flag.name for flag in point.flags)
         counts = point.ranks, len(point.hosts) or None
-        rows.append((*of_result, *counts, *figures, *seconds, limit, flags, its.number, low, high))
+        rows.append(
+            (*of_result, *counts, *figures, *seconds, limit_name(point), flags, its.number, low, high)
+        )
     heads = ["label", "workload", "loader", "created", "ranks", "hosts", *PLAIN]
     heads += [f"read_{head.replace('.', '')}_seconds" for head in PERCENTILES]
     heads += ["limit", "flags", "answer", "answer_low", "answer_high"]
@@ -217,15 +227,14 @@ def host_rows(point: Point) -> list[tuple[Cell, ...]]:
 
 def _host_row(point: Point, share: HostShare) -> tuple[Cell, ...]:
     seconds = point.seconds or math.nan
-    nic = None if share.nic_bytes is None else share.nic_bytes / seconds / 1e9
     return (
         share.host,
         share.ranks,
         share.bytes / seconds / 1e9,
         _percent_waited(share, share.ranks * point.seconds),
-        None if share.busy_share is None else share.busy_share * 100,
+        scaled(share.busy_share, 100),
         share.cpu_seconds / share.bytes * 1e9 if share.bytes and share.cpu_seconds else None,
-        nic,
+        scaled(share.nic_bytes, 1e-9 / seconds),
         starved_by(point, share.starved),
     )
 

@@ -20,10 +20,7 @@ from emulator.report.table import number
 from emulator.report.view import marks_line
 from emulator.units import show_rate
 
-LIMITS = {
-    kind: charts.colour(place) if kind != "compute" else charts.MEASURED
-    for place, kind in enumerate(LIMIT_NAMES)
-}
+LIMITS: dict[BoundKind | None, str] = {kind: charts.colour(place) for place, kind in enumerate(LIMIT_NAMES)}
 """Limit of a point -> its colour."""
 PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": charts.IDEAL, "overshoot": "#a23b72"}
 """Part of a step -> its colour, from the bottom of the stack to its top."""
@@ -39,6 +36,11 @@ def computes(point: Point) -> bool:
 def by_ranks(result: RunResult) -> list[Point]:
     """Return the points with ranks, by rank count."""
     return sorted((point for point in result.points if point.ranks > 0), key=lambda point: point.ranks)
+
+
+def limit_name(point: Point) -> str:
+    """Return the limit of a point in words; empty if it is not known."""
+    return LIMIT_NAMES[point.bound.kind] if point.bound else ""
 
 
 def mean_demand(points: Sequence[Point]) -> float | None:
@@ -58,8 +60,8 @@ def in_words(point: Point) -> str:
     parts = [f"{_processes(point.ranks)}: {show_rate(point.bytes_per_second)}"]
     if computes(point):
         parts += [show_au(point), f"X/X_ideal {point.x_ideal:.3f}"]
-    if point.bound:
-        parts.append(f"limited by {LIMIT_NAMES[point.bound.kind]}")
+    if limit := limit_name(point):
+        parts.append(f"limited by {limit}")
     if point.flags:
         parts.append("flagged: " + ", ".join(sorted({flag.name for flag in point.flags})))
     return "; ".join(parts)
@@ -127,11 +129,16 @@ def _by_limit(points: Sequence[Point], dots: Sequence[Dot]) -> Iterator[Series]:
     """The dots of the points, a series for each limit."""
     groups: dict[BoundKind | None, list[Dot]] = {}
     for point, dot in zip(points, dots, strict=True):
-        groups.setdefault(point.bound.kind if point.bound else None, []).append(dot)
+        kind = point.bound.kind if point.bound else None
+        groups.setdefault(kind, []).append(dot)
     for kind, own in groups.items():
-        name = "runs" if kind is None else f"limited by {LIMIT_NAMES[kind]}"
-        shown_as = "fed" if kind == "compute" else name
-        yield Series(name=shown_as, colour=LIMITS[kind] if kind else charts.SOFT, dots=own, line=False)
+        if kind is None:
+            name = "runs"
+        elif kind == "compute":
+            name = "fed"
+        else:
+            name = f"limited by {LIMIT_NAMES[kind]}"
+        yield Series(name=name, colour=LIMITS.get(kind, charts.SOFT), dots=own, line=False)
 
 
 def knee_place(result: RunResult) -> tuple[Place, ...]:

@@ -57,6 +57,7 @@ def title(result: RunResult) -> str:
 
 def measured_on(result: RunResult) -> str:
     """Return the file system, device and mount point that were measured; empty if unknown."""
+    # A checkpoint has no dataset: its result names the mount of its folder.
     mount = result.environment.get("dataset_mount") or result.environment.get("mount") or {}
     if not mount.get("mount"):
         return ""
