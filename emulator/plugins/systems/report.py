@@ -72,10 +72,10 @@ def _fed_table(plan: Plan) -> Table:
     columns = (
         Column("workload", align="left"),
         Column("demand\nof one", show_rate, unit="B/s"),
-        Column("none\nwaits", "{:,.1f}".format),
+        Column("none\nwaits", "{:,.1f}".format, room=61),
         Column("at AU"),
         Column("95 % interval"),
-        Column(f"{plan.margin:.0%} in\nreserve"),
+        Column(f"{plan.margin:.0%} in\nreserve", room=60),
         Column("limit", align="fold"),
     )
     rows = []
@@ -94,8 +94,8 @@ def _need_table(plan: Plan) -> Table:
     columns = (
         Column("workload", align="left"),
         Column("need", align="fold"),
-        Column("at AU", room=10),
-        Column("none\nwaits"),
+        Column("at AU", room=62),
+        Column("none\nwaits", room=61),
         Column(f"{plan.margin:.0%} in\nreserve"),
         Column("there"),
         Column("share %", "{:.0f}".format),
