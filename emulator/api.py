@@ -105,7 +105,7 @@ class Result:
         """Return title, answer and chart for a notebook: one screen."""
         lines = "<br>".join(map(escape, self.answer.lines))
         drawn = ""
-        with suppress(MissingError):
+        with suppress(MissingError):  # without Altair the answer stands alone
             drawn = "".join(map(svg, kind_of(self.run).figures(self.run)[:1]))
         return f"<p><b>{escape(title(self.run))}</b></p><p>{lines}</p>{drawn}"
 
@@ -201,9 +201,8 @@ def ask(
     from emulator.cli.ask import answers
     from emulator.sweep.ask import measured_in
 
-    given: dict[str, Any] = {"accelerator": accelerator, "workload": workload, "out": out, **options}
-    given |= {"up_to": up_to, "within": within}
-    feedrate("ask", os.fspath(place), *_words(given))
+    asked = {"accelerator": accelerator, "workload": workload, "up_to": up_to, "within": within}
+    feedrate("ask", os.fspath(place), *_words({**asked, "out": out, **options}))
     measured = measured_in(Path(out))
     answer, trained = answers(measured)
     pytorch = Result(measured.pytorch) if measured.pytorch else None
@@ -222,10 +221,11 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
-        for item in value if isinstance(value, (list, tuple)) else [value]:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        for item in items:
             if item is True:
                 words.append(option)
-            elif item is not None and item is not False and item != "":
+            elif item is not None and item is not False and item != "":  # else it is the default
                 words += [option, str(item)]
     return words
 

@@ -39,6 +39,7 @@ def doctor(
     findings = list(_findings(parse_place(folder)))
     if live.for_programs():
         live.answer({"findings": [asdict(finding) for finding in findings]})
+    # In JSON mode this goes to stderr.
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         typer.echo(finding.line(width))
@@ -72,14 +73,17 @@ class Finding:
 
     def line(self, width: int) -> str:
         """The finding for people, with `what` in `width` columns."""
-        mark = "ok" if self.good else "MISSING" if self.required else "note"
-        advice = f": {self.advice}" if self.advice and not self.good else ""
-        return f"{mark:7}  {self.what:{width}}  {self.found}{advice}"
+        line = f"{self.what:{width}}  {self.found}"
+        if self.good:
+            return f"ok       {line}"
+        mark = "MISSING" if self.required else "note   "
+        return f"{mark}  {line}: {self.advice}" if self.advice else f"{mark}  {line}"
 
 
 def _mpi() -> Iterator[Finding]:
     """Say which MPI joins ranks of several hosts. Those of one host need none."""
     need = "ranks on several hosts need it: load your site's MPI module, or pip install 'feedrate[mpi]'"
+    # pip puts an mpirun beside python, which a PATH without the virtual environment does not have.
     beside = str(Path(sys.executable).parent)
     path = shutil.which("mpirun", path=beside) or shutil.which("mpirun") or shutil.which("mpiexec")
     yield Finding("mpirun", path is not None, path or "not installed", need)
@@ -100,10 +104,12 @@ def _tool(name: str, advice: str) -> Finding:
 
 
 def _folder(folder: Path) -> Iterator[Finding]:
+    if not folder.exists():
+        what = f"there is no folder {folder}"
+        yield Finding("storage", False, what, "mount it, or check the path", required=True)
+        return
     if not folder.is_dir():
-        what = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
-        advice = "give the folder that it is in" if folder.exists() else "mount it, or check the path"
-        yield Finding("storage", False, what, advice, required=True)
+        yield Finding("storage", False, f"{folder} is a file", "give the folder that it is in", required=True)
         return
     mount, free = describe_mount(folder), shutil.disk_usage(folder).free
     where = f"{mount.get('type', '?')} on {mount.get('mount', '?')}" if mount else str(folder)

@@ -85,7 +85,9 @@ class Wanted:
             tree=tree if self.subfolders is None else None,
             folder=TRAINING if self.layout == "dlio" else "",
         )
-        return replace(plan, files=files_for(plan, parse_bytes(self.size))) if self.size else plan
+        if self.size:
+            plan = replace(plan, files=files_for(plan, parse_bytes(self.size)))
+        return plan
 
     def _recipe(self) -> Recipe:
         if self.recipe is None:
@@ -104,7 +106,7 @@ class Wanted:
         if self.recipe or self.form or self.seeds or self.settings:
             raise SpecError("--like takes its recipe from the folder", "leave out --recipe, --format, --set")
         recipe, tree, empty = recipe_like(folder, self.payload or "incompressible")
-        if empty and world().rank == 0:
+        if empty and world().rank == 0:  # each rank looks at the folder
             print(f"{folder}: {empty} empty files are left out", file=sys.stderr)
         return recipe, tree
 
@@ -216,12 +218,10 @@ def _say_done(filled: Filled) -> None:
             f"made {counted(made.files, 'file')}, {show_bytes(made.bytes)} in {show_seconds(made.seconds)}: "
             f"{show_rate(made.bytes_per_second)}"
         )
+    elif filled.begun:
+        print("all files were there: only the manifest was made")
     else:
-        print(
-            "all files were there: only the manifest was made"
-            if filled.begun
-            else "complete already: nothing was made"
-        )
+        print("complete already: nothing was made")
     if measured:
         files = counted(int(measured["files"]), "file")
         print(

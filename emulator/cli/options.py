@@ -117,11 +117,14 @@ class Gate:
         if self.junit is not None:
             if self.require is None:
                 raise SpecError("--junit was given without --require", "add --require N")
-            require_output(self.junit)
+            require_output(self.junit)  # before minutes of measuring
 
     def settings(self, given: Sequence[str] | None) -> list[str]:
         """The settings of the workload: `given`, and the threshold."""
-        return [*(given or ()), *([f"training.au_threshold={self.threshold}"] if self.threshold else [])]
+        settings = list(given or ())
+        if self.threshold:
+            settings.append(f"training.au_threshold={self.threshold}")
+        return settings
 
     def applied(self, result: RunResult) -> RunResult:
         """The result with the knee of --threshold."""
@@ -158,7 +161,7 @@ def show_result(result: RunResult, out: Path, gate: Gate | None = None) -> None:
         live.answer(plain_result(result, out, answer))
     elif live.quiet():
         print(answer.line)
-    if not live.quiet():
+    if not live.quiet():  # beside JSON this goes to stderr
         print_blocks(document_of(result, gate.require).blocks)
         page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
         typer.echo(f"\nresult: {out}   ({page})")

@@ -35,7 +35,7 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
     runs = _runs(job, pace, schedule)
     _require_rules(job, manifest, ranks, runs)
     seconds = start_seconds(ranks) + sum(pace.between(run.ranks) + run.seconds for run in runs)
-    seconds = min(seconds, schedule.seconds_left)
+    seconds = min(seconds, schedule.seconds_left)  # --budget ends a sweep
     read = sum(run.bytes for run in runs)
     if live.for_programs():
         live.answer(
@@ -60,6 +60,7 @@ def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: i
 
 def _require_rules(job: TrainingJob, manifest: Manifest, ranks: int, runs: Sequence[PlannedRun]) -> None:
     """Raise SpecError if the result of these runs on this host would break the rules that it has to meet."""
+    # The hosts of an mpirun are not known before it starts.
     hosts = [socket.gethostname()] * ranks
     environment = describe_run(hosts, {hosts[0]: memory_bytes()}, job.out)
     if isinstance(job.dataset, Path):

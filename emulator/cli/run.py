@@ -167,6 +167,7 @@ class Training:
         with live.telling(leader.now):
             result = measure(job, comm, leader)
         leader.say_verdict()
+        # Scripts have to see that a sweep has found no knee, whose result is written all the same.
         unanswered = job.kind == "sweep" and result and result.knee and result.knee.kind in INCONCLUSIVE
         return Inconclusive.exit_code if unanswered else 0
 
@@ -267,7 +268,8 @@ def _say_what_is_kept(job: TrainingJob) -> None:
             # A complete result is that of an earlier run, which this one did not come to replace.
             kept.append(rows and read_result(job.out).status == "incomplete")
 
-    if briefly(look, 1.0) and any(kept):  # OUT may be what hangs
+    # A second at most: OUT may be what hangs.
+    if briefly(look, 1.0) and any(kept):
         hint = shlex.join(["feedrate", "report", str(job.out)])
         if job.kind == "sweep":
             hint += "; " + shlex.join(["feedrate", "sweep", "--resume", str(job.out)]) + " goes on"
