@@ -51,26 +51,21 @@ def plotted(figures: Sequence[Figure]) -> list[dict[str, Any]]:
         wide, narrow = svg(figure, WIDE if place else HERO), svg(figure, NARROW)
         plots[name] = {
             "name": name,
+            "title": figure.title,
             "caption": figure.caption,
-            "wide": inline(wide, f"{name}-wide", figure),
-            "narrow": inline(narrow, f"{name}-narrow", figure),
+            "wide": inline(wide, f"{name}-wide"),
+            "narrow": inline(narrow, f"{name}-narrow"),
         }
     return list(plots.values())
 
 
-def inline(drawing: str, prefix: str, figure: Figure) -> Any:
-    """Return an SVG for a page with several: with unique ids, title, description, and fluid width."""
+def inline(drawing: str, prefix: str) -> Any:
+    """Return an SVG for a page with several: with unique ids, and as wide as there is room."""
     # Vega names the clip paths of every drawing clip0, clip1 ...
     unique = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", drawing)
     head, tail = unique.split(">", 1)
-    # Smaller with the page, but not larger than it was drawn.
-    wide = re.search(r'viewBox="0 0 ([0-9.]+)', head)
+    width = re.search(r'\swidth="([0-9.]+)', head)
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
-    limit = f' style="max-width:{wide[1]}px"' if wide else ""
-    markup = extra("markupsafe")
-    named = f' role="img" aria-labelledby="{prefix}-title {prefix}-desc"'
-    words = (
-        f'<title id="{prefix}-title">{markup.escape(figure.title)}</title>'
-        f'<desc id="{prefix}-desc">{markup.escape(figure.caption)}</desc>'
-    )
-    return markup.Markup(f"{head}{named}{limit}>{words}{tail}")
+    # Smaller with the page, but not larger than it was drawn.
+    limit = f' style="max-width:{width[1]}px"' if width else ""
+    return extra("markupsafe").Markup(f"{head}{limit}>{tail}")

@@ -78,7 +78,7 @@ def test_compare_puts_results_and_published_rows_beside_each_other(out: Path, tm
     other.mkdir()
     write_result(other, replace(multi_host_sweep(), loader="torch"))
     page = tmp_path / "a.html"
-    done = feedrate("compare", out, other, "--reference", "all", "--html", page)
+    done = feedrate("compare", "out", "other", "--reference", "all", "--html", page, cwd=tmp_path)
     assert done.status == 0, done.err
     assert "weka-1-client-dual-socket-56-cores" in "".join(done.out.split())
     assert "loader  direct  torch" in done.out

@@ -87,19 +87,11 @@ class Comparison(Document):
 
 
 def names_of(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
-    """Return a name for each result: its label, if all results have different ones.
-
-    Otherwise the fewest last parts of each path that differ, or numbered paths if even whole ones are equal.
-    """
-    if all(labels) and len(set(labels)) == len(paths):
-        return list(labels)
-    parts = [path.resolve().parts for path in paths]
-    longest = max(map(len, parts), default=1)
-    for length in range(1, longest + 1):
-        names = ["/".join(part[-length:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{number}: {path}" for number, path in enumerate(paths, 1)]
+    """Return a name for each result: its label, or its folder; numbered if some are equal."""
+    names = [label or str(path) for path, label in zip(paths, labels, strict=True)]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{number}: {name}" for number, name in enumerate(names, 1)]
 
 
 def compare_folders(
@@ -370,9 +362,5 @@ def _short(name: str) -> str:
 
 
 def _qualified(compared: Sequence[Compared]) -> str:
-    """Return the marks of all results, with the result's name if they do not apply to all."""
-    marks = {item.name: marks_line(item.result) for item in compared}
-    different = dict.fromkeys(marks.values())
-    if len(different) == 1:
-        return next(iter(different))
-    return " · ".join(f"{name[:28]}: {line}" for name, line in marks.items() if line)
+    """Return the marks of all results; the cautions say which result has which."""
+    return " · ".join(filter(None, dict.fromkeys(marks_line(item.result) for item in compared)))
