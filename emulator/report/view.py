@@ -229,7 +229,8 @@ def limits(result: RunResult) -> tuple[Limit, ...]:
     limited: dict[str, list[Point]] = {}
     evidence: dict[str, tuple[str, ...]] = {}
     for point in sorted(result.points, key=lambda point: point.ranks):
-        if bound := point.bound:
+        # Compute is no limit of a storage: its accelerators are fed.
+        if (bound := point.bound) and bound.kind != "compute":
             name = LIMIT_NAMES[bound.kind] + (f" of {bound.host}" if bound.host else "")
             limited.setdefault(name, []).append(point)
             evidence[name] = bound.evidence

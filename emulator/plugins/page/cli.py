@@ -143,7 +143,7 @@ def _show(document: Document, paths: Mapping[str, Path]) -> None:
     for form, path in paths.items():
         if path == STDOUT:
             sys.stdout.write(document.text(form))
-            continue
+            continue  # nothing else may be printed there
         document.write(path, form)
         if not live.quiet():
             what = {"html": "page", "png": "picture", "svg": "picture"}.get(form, "file")

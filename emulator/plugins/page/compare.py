@@ -207,6 +207,7 @@ def _percent(ratio: float) -> str:
 
 def _knee_move(first: Compared, other: Compared) -> str:
     """The knee moved if the 95 % intervals do not overlap; otherwise the runs do not show a move."""
+    # Intervals that overlap may be of one knee.
     (low, high), (least, most) = knee_range(first.result), knee_range(other.result)
     if low <= most and least <= high:
         places = f"{first.knee_place} and {other.knee_place} accelerators"
@@ -287,6 +288,7 @@ def _figures_of(compared: Compared) -> dict[tuple[str, str], tuple[float, Show]]
         figures[counted(count, "rank"), "GB/s"] = (sum(values) / len(values), three_digits)
     if rates:
         return figures
+    # Of other kinds the first table answers the question.
     for table in kind_of(compared.result).tables(compared.result)[:1]:
         for row in table.rows:
             for column, cell in zip(table.columns, row, strict=True):
@@ -358,6 +360,7 @@ def _knees(compared: Sequence[Compared]) -> Iterator[Place]:
 
 
 def _short(name: str) -> str:
+    """Return a name that a legend has room for: folders differ at their begin or end."""
     return name if len(name) <= 20 else f"{name[:10]}…{name[-9:]}"
 
 

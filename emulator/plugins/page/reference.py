@@ -64,6 +64,7 @@ def _workload(theirs: str) -> Workload | None:
 
 def _submission(row: Mapping[str, str], ran: Workload, table: str) -> Entry:
     """Return a row of a table of submissions. Raises ValueError."""
+    # Samples per second are published; bytes are those of the nominal mean sample.
     accelerators, samples_per_second = int(row["accelerators"]), float(row["samples_per_second_mean"])
     return Entry(
         name=f"{row['submitter']} {row['system']}",
@@ -111,7 +112,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with storage_errors("cannot read the published figures", path):
             text = read_document(path).decode()
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))  # cells may hold line ends
     except (UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path} is no table of published figures ({error})") from None
     if not rows or not set(SUBMISSIONS) <= set(rows[0]):

@@ -50,6 +50,7 @@ def report(
     points = training.csv_table(result) if result.points or not tables else None
     if version := Rules(rules).version:
         tables.append(_sets([(folder.name, result), *others], version))
+    # A baseline draws itself; a second training has nothing to add, which `compare` shows.
     for name, other in others:
         its_tables, its_figures = kind_of(other).beside(result, other)
         tables += [replace(table, caption=f"{table.caption} ({name})") for table in its_tables]
