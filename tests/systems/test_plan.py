@@ -172,16 +172,17 @@ def test_the_answer_is_kept_and_drawn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("workload", "system", "setting", "said"),
     [
-        ((), "plan needs a question"),
-        (("-s", "nowhere"), "there is no system 'nowhere'"),
-        (("-s", "weka-performance", "-w", "nothing"), "there is no workload 'nothing'"),
-        (("-s", "ceph-hdd", "-w", "unet3d-a100", "--set", "accelerator.step_seconds=0"), "does not compute"),
+        ("unet3d-a100", None, "loader.workers=4", "plan needs a question"),
+        ("unet3d-a100", "nowhere", "loader.workers=4", "there is no system 'nowhere'"),
+        ("nothing", "weka-performance", "loader.workers=4", "there is no workload 'nothing'"),
+        ("unet3d-a100", "ceph-hdd", "accelerator.step_seconds=0", "does not compute"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(words, said):
-    assert said in feedrate("plan", *words).one_line()
+def test_what_is_wrong_is_said(workload, system, setting, said):
+    with pytest.raises(SpecError, match=said):
+        plan([workload], system, settings=[setting])
 
 
 def test_one_count_that_starved_says_fewer(tmp_path):

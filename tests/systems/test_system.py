@@ -1,28 +1,25 @@
 """System files: the ones that come with feedrate, units, and what is wrong with others."""
 
-from pathlib import Path
-
 import pytest
 
+from emulator.config.catalog import names
 from emulator.errors import SpecError
 from emulator.plugins.systems.system import load_system, protection_overhead
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "results" / "systems").glob("*.toml"))
 
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_are_read_and_every_number_has_a_source(path):
-    system = load_system(path.stem)
-    assert system.name == path.stem and system.title
+@pytest.mark.parametrize("name", names("results/systems"))
+def test_examples_are_read_and_every_number_has_a_source(name):
+    system = load_system(name)
+    assert system.name == name and system.title
     for section in ("storage", "clients", "hardware"):
         spec = getattr(system, section)
         default = type(spec)()
-        for name in spec.__dataclass_fields__:
-            if getattr(spec, name) != getattr(default, name):
-                assert f"{section}.{name}" in system.sources, f"{section}.{name} has no source"
-    for key in system.sources:
-        section, name = key.split(".")
-        assert hasattr(getattr(system, section), name), key
+        for key in spec.__dataclass_fields__:
+            if getattr(spec, key) != getattr(default, key):
+                assert f"{section}.{key}" in system.sources, f"{section}.{key} has no source"
+    for source in system.sources:
+        section, key = source.split(".")
+        assert hasattr(getattr(system, section), key), source
 
 
 def write(tmp_path, text):

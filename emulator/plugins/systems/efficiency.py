@@ -17,35 +17,23 @@ from emulator.plugins.systems.system import System, protection_overhead
 from emulator.record.result import RunResult
 from emulator.report.table import Column, Table
 
-LABELS = {
-    "_gb_per_second": " GB/s", "_mb_per_second": " MB/s", "_tb": " TB", "_ms": " ms", "_watts": " W",
-    "_per_kw": " per kW", "_iops": " IOPS",
-}  # fmt: skip
-"""Parts of keys, for people."""
+
+def known(value: float | None) -> float:
+    """Return a number as it is stated, NaN for None: what is computed from an unknown number is unknown."""
+    return math.nan if value is None else value
 
 
-def ratio(value: float | None, amount: float | None) -> float | None:
-    """Return value / amount, or None if either is unknown."""
-    return None if value is None or not amount else value / amount
-
-
-def product(*factors: float | None) -> float | None:
-    """Return the product, or None if a factor is unknown."""
-    known = [factor for factor in factors if factor is not None]
-    return math.prod(known) if len(known) == len(factors) else None
-
-
-def raw_bytes(system: System) -> float | None:
+def raw_bytes(system: System) -> float:
     """Return the raw capacity in bytes: nodes x drives per node x drive capacity."""
     hardware = system.hardware
-    return product(system.storage.nodes, hardware.drives_per_node, hardware.drive_capacity)
+    return known(system.storage.nodes) * known(hardware.drives_per_node) * known(hardware.drive_capacity)
 
 
-def usable_bytes(system: System) -> float | None:
+def usable_bytes(system: System) -> float:
     """Return the usable capacity in bytes: as stated, or raw capacity x k / (k + m)."""
     if system.hardware.usable_capacity is not None:
-        return float(system.hardware.usable_capacity)
-    return ratio(raw_bytes(system), protection_overhead(system.storage.protection))
+        return system.hardware.usable_capacity
+    return raw_bytes(system) / protection_overhead(system.storage.protection)
 
 
 def figures(system: System, fed: float | None = None) -> dict[str, float | None]:
@@ -54,60 +42,67 @@ def figures(system: System, fed: float | None = None) -> dict[str, float | None]
     `fed` is the number of accelerators that the system feeds, None if it is unknown.
     """
     storage, hardware = system.storage, system.hardware
-    read, write = ratio(storage.bandwidth, 1e9), ratio(storage.write_bandwidth, 1e9)
-    drive = hardware.drive_power_write or hardware.drive_power_read
-    drives = product(storage.nodes, hardware.drives_per_node)
-    reading, writing = product(drives, hardware.drive_power_read), product(drives, hardware.drive_power_write)
-    price = product(storage.nodes, hardware.node_cost)
-    capacity = {"raw": ratio(raw_bytes(system), 1e12), "usable": ratio(usable_bytes(system), 1e12)}
+    nodes, drives_per_node = known(storage.nodes), known(hardware.drives_per_node)
+    read, write = known(storage.bandwidth) / 1e9, known(storage.write_bandwidth) / 1e9
+    # Drives draw most power when they write.
+    drive = known(hardware.drive_power_write or hardware.drive_power_read)
+    reading = nodes * drives_per_node * known(hardware.drive_power_read)
+    writing = nodes * drives_per_node * known(hardware.drive_power_write)
+    watts = reading if math.isnan(writing) else writing
+    price = nodes * known(hardware.node_cost)
+    accelerators = known(fed)
+    capacity = {"raw": raw_bytes(system) / 1e12, "usable": usable_bytes(system) / 1e12}
     figures_by_key = {
         "read_gb_per_second": read,
         "write_gb_per_second": write,
-        "read_gb_per_second_per_node": ratio(read, storage.nodes),
-        "write_gb_per_second_per_node": ratio(write, storage.nodes),
-        "read_latency_ms": product(storage.latency, 1e3),
-        "write_latency_ms": product(storage.write_latency, 1e3),
+        "read_gb_per_second_per_node": read / nodes,
+        "write_gb_per_second_per_node": write / nodes,
+        "read_latency_ms": known(storage.latency) * 1e3,
+        "write_latency_ms": known(storage.write_latency) * 1e3,
         "raw_tb": capacity["raw"],
         "usable_tb": capacity["usable"],
         "drive_watts": drive,
-        "drives_of_a_node_watts": product(hardware.drives_per_node, drive),
+        "drives_of_a_node_watts": drives_per_node * drive,
         "reading_watts": reading,
         "writing_watts": writing,
         "cost": price,
-        "reading_watts_per_gb_per_second": ratio(reading, read),
-        "writing_watts_per_gb_per_second": ratio(writing, write),
-        "cost_per_read_gb_per_second": ratio(price, read),
-        "cost_per_write_gb_per_second": ratio(price, write),
-        "accelerators": fed,
-        "accelerators_per_kw": ratio(fed, ratio(reading, 1e3)),
-        "accelerators_per_cost": ratio(fed, price),
+        "reading_watts_per_gb_per_second": reading / read,
+        "writing_watts_per_gb_per_second": writing / write,
+        "cost_per_read_gb_per_second": price / read,
+        "cost_per_write_gb_per_second": price / write,
+        "accelerators": accelerators,
+        "accelerators_per_kw": accelerators / (reading / 1e3),
+        "accelerators_per_cost": accelerators / price,
     }
     amounts = {
-        "read_mb_per_second": product(read, 1e3),
-        "write_mb_per_second": product(write, 1e3),
-        "read_iops": storage.read_iops,
-        "write_iops": storage.write_iops,
-        "watts": writing or reading,
+        "read_mb_per_second": read * 1e3,
+        "write_mb_per_second": write * 1e3,
+        "read_iops": known(storage.read_iops),
+        "write_iops": known(storage.write_iops),
+        "watts": watts,
         "cost": price,
-        "accelerators": fed,
+        "accelerators": accelerators,
     }
     for key, amount in amounts.items():
         for kind, size in capacity.items():
-            figures_by_key[f"{key}_per_{kind}_tb"] = ratio(amount, size)
-    return figures_by_key
+            figures_by_key[f"{key}_per_{kind}_tb"] = amount / size
+    return {key: None if math.isnan(value) else value for key, value in figures_by_key.items()}
 
 
 def matches(system: System, other: System) -> dict[str, int]:
     """Return the nodes of `system` that match `other` in usable capacity, reads and writes, if stated."""
-    nodes = system.storage.nodes
-    pairs = {
-        "usable_capacity": (usable_bytes(other), usable_bytes(system)),
-        "reads": (other.storage.bandwidth, system.storage.bandwidth),
-        "writes": (other.storage.write_bandwidth, system.storage.write_bandwidth),
+    needed = {
+        "usable_capacity": usable_bytes(other) / usable_bytes(system),
+        "reads": known(other.storage.bandwidth) / known(system.storage.bandwidth),
+        "writes": known(other.storage.write_bandwidth) / known(system.storage.write_bandwidth),
     }
-    needed = {what: product(ratio(target, have), nodes) for what, (target, have) in pairs.items()}
+    nodes = known(system.storage.nodes)
     # A whole quotient must not become the next integer by a rounding error.
-    return {what: math.ceil(count * (1 - 1e-12)) for what, count in needed.items() if count is not None}
+    return {
+        what: math.ceil(times * nodes * (1 - 1e-12))
+        for what, times in needed.items()
+        if not math.isnan(times * nodes)
+    }
 
 
 def scaled(system: System, nodes: int | None = None, write_factor: float = 1.0) -> System:
@@ -118,18 +113,22 @@ def scaled(system: System, nodes: int | None = None, write_factor: float = 1.0) 
     storage = system.storage
     if nodes is not None and storage.nodes is None:
         raise SpecError(f"{system.name} does not state its nodes", "give --nodes, or storage.nodes")
-    times = ratio(nodes, storage.nodes) or 1.0
-    usable = product(usable_bytes(system), times)
-    grown = replace(
+    times = nodes / storage.nodes if nodes and storage.nodes else 1.0
+
+    def grown(value: float | None, factor: float = times) -> float | None:
+        return None if value is None else value * factor
+
+    larger = replace(
         storage,
         nodes=nodes or storage.nodes,
-        bandwidth=product(storage.bandwidth, times),
-        write_bandwidth=product(storage.write_bandwidth, times * write_factor),
-        read_iops=product(storage.read_iops, times),
-        write_iops=product(storage.write_iops, times),
+        bandwidth=grown(storage.bandwidth),
+        write_bandwidth=grown(storage.write_bandwidth, times * write_factor),
+        read_iops=grown(storage.read_iops),
+        write_iops=grown(storage.write_iops),
     )
-    hardware = replace(system.hardware, usable_capacity=None if usable is None else round(usable))
-    return replace(system, storage=grown, hardware=hardware)
+    usable = usable_bytes(system) * times
+    capacity = None if math.isnan(usable) else round(usable)
+    return replace(system, storage=larger, hardware=replace(system.hardware, usable_capacity=capacity))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +155,20 @@ def _side_by_side(caption: str, systems: Mapping[str, Mapping[str, float | None]
     keys = dict.fromkeys(key for values in systems.values() for key in values)
     rows = []
     for key in keys:
-        values = [of_system.get(key) for of_system in systems.values()]
+        values = [figures_of_system.get(key) for figures_of_system in systems.values()]
         if any(value is not None for value in values):
-            label = key
-            for part, words in LABELS.items():
-                label = label.replace(part, words)
-            rows.append((label.replace("_", " "), *values))
+            rows.append((_label(key), *values))
     columns = (Column("", align="left"), *(Column(name) for name in systems))
     return Table(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def _label(key: str) -> str:
+    """Return a key for people: `raw TB` for raw_tb."""
+    units = {"gb_per_second": "GB/s", "mb_per_second": "MB/s", "tb": "TB", "ms": "ms", "watts": "W",
+             "kw": "kW", "iops": "IOPS"}  # fmt: skip
+    for part, unit in units.items():
+        key = key.replace(f"_{part}", f" {unit}")
+    return key.replace("_", " ")
 
 
 def efficiency(

@@ -49,34 +49,34 @@ def open_system(name: str, settings: Sequence[str] = ()) -> tuple[System, RunRes
 
 def _with_baseline(stated: System, result: RunResult) -> System:
     """Return the system with the highest rates of a baseline's undisturbed corners. Raises SpecError."""
-    alone = [corner for corner in result.baseline if corner.beside in ("", "nothing")]
-    reads = [(corner, corner.read) for corner in alone if corner.read and not corner.write]
-    writes = [(corner, corner.write) for corner in alone if corner.write and not corner.read]
+    undisturbed = [corner for corner in result.baseline if corner.beside in ("", "nothing")]
+    reads = [(corner, corner.read) for corner in undisturbed if corner.read and not corner.write]
+    writes = [(corner, corner.write) for corner in undisturbed if corner.write and not corner.read]
     if not reads:
         raise SpecError(f"the baseline {stated.name} measured no reads", "run feedrate baseline")
-    rates: dict[int, float] = {}  # the highest by size of a request
+    highest: dict[int, float] = {}  # bytes/s by size of a request
     for corner, read in reads:
-        rates[corner.block_bytes] = max(rates.get(corner.block_bytes, 0.0), read.bytes_per_second)
-    bandwidth = max(rates.values())
+        highest[corner.block_bytes] = max(highest.get(corner.block_bytes, 0.0), read.bytes_per_second)
+    bandwidth = max(highest.values())
     storage = replace(
         stated.storage,
         bandwidth=bandwidth,
         write_bandwidth=max((side.bytes_per_second for _, side in writes), default=None),
-        read_efficiency=tuple((size, rate / bandwidth) for size, rate in sorted(rates.items())),
+        read_efficiency=tuple((size, rate / bandwidth) for size, rate in sorted(highest.items())),
     )
-    if (most := _most_requests(reads)) is not None:
-        corner, read = most
+    # IOPS and their latency are of one corner: the latency is that of so many requests in flight.
+    for corner, read in _most_iops(reads):
         in_flight = corner.depth * corner.jobs * corner.clients
         storage = replace(storage, read_iops=read.iops, latency=read.latency_mean, depth=in_flight)
-    if (most := _most_requests(writes)) is not None:
-        storage = replace(storage, write_iops=most[1].iops, write_latency=most[1].latency_mean)
+    for _, write in _most_iops(writes):
+        storage = replace(storage, write_iops=write.iops, write_latency=write.latency_mean)
     return replace(stated, storage=storage)
 
 
-def _most_requests(corners: list[tuple[Corner, Side]]) -> tuple[Corner, Side] | None:
-    """Return the random corner with the most IOPS."""
+def _most_iops(corners: list[tuple[Corner, Side]]) -> list[tuple[Corner, Side]]:
+    """Return the random corner with the most IOPS; empty if there is none."""
     random = [(corner, side) for corner, side in corners if corner.pattern == "random"]
-    return max(random, key=lambda corner_side: corner_side[1].iops, default=None)
+    return sorted(random, key=lambda corner_side: corner_side[1].iops, reverse=True)[:1]
 
 
 def measured_knee(result: RunResult, workload: Workload) -> tuple[float | None, tuple[float, float], str]:
@@ -87,9 +87,10 @@ def measured_knee(result: RunResult, workload: Workload) -> tuple[float | None, 
     knee = find_knee(result.points, workload.training.au_threshold)
     if knee.kind is None:
         raise SpecError("the result is of a workload that does not compute", "use a sweep of one that does")
-    limited = [point for point in usable(result.points) if point.bound and point.bound.kind != "compute"]
-    largest = max(limited, key=lambda point: point.ranks, default=None)
-    kind = largest.bound.kind if largest and largest.bound else "storage"
+    # What limited the most accelerators limits the knee.
+    bounds = [(point.ranks, point.bound.kind) for point in usable(result.points) if point.bound]
+    limited = [(ranks, kind) for ranks, kind in bounds if kind != "compute"]
+    _, kind = max(limited, key=lambda ranks_kind: ranks_kind[0], default=(0, "storage"))
     times = _worth(result, workload, kind)
     interval = knee.interval
     if interval is None:

@@ -18,7 +18,6 @@ from emulator.report.table import number
 from emulator.units import show_rate, show_seconds
 
 DEFAULT_WORKLOADS = ("unet3d-v100", "unet3d-a100", "unet3d-h100", "unet3d-b200")
-LINK = "link of a client host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +102,16 @@ def plan(
         if not math.isfinite(job.demand):
             raise SpecError(f"{job.name} does not compute, so it has no demand", "choose another workload")
     described, result = open_system(system) if system else (System(title="What accelerators need"), None)
-    feeds = [what_it_feeds(described, result, job) for job in jobs] if system else []
+    feeds: list[Feeds] = []
     needs: list[Need] = []
-    for place, job in enumerate(jobs if accelerators else ()):
+    for job in jobs:
         storage = described.storage
-        if result:  # its largest rate is no limit
-            storage = replace(storage, bandwidth=feeds[place].limit_bytes_per_second)
-        needs += _needs(job, accelerators or 0, replace(described, storage=storage), per_host, margin)
+        if system:
+            feeds.append(what_it_feeds(described, result, job))
+        if result:  # its largest rate is what was asked for, not what the storage can give
+            storage = replace(storage, bandwidth=feeds[-1].limit_bytes_per_second)
+        if accelerators:
+            needs += _needs(job, accelerators, replace(described, storage=storage), per_host, margin)
     return Plan(
         system=described.name, title=described.title or described.name, measured=result is not None,
         accelerators=accelerators, per_host=per_host, margin=margin, feeds=tuple(feeds), needs=tuple(needs),
@@ -141,31 +143,35 @@ def what_it_feeds(system: System, result: RunResult | None, workload: Workload) 
 def _feeds(
     system: str, workload: Workload, knee: float | None, interval: tuple[float, float], limit: Limit | None
 ) -> Feeds:
-    low, high = interval
-    wanted = workload.training.au_threshold
+    wanted, low = workload.training.au_threshold, interval[0]
     count = math.floor(low) if knee is None else whole_accelerators(knee)
-    what = f"{system} feeds {count:,} x {workload.name} at AU {wanted:.0%}"
-    span = f"{number(low, 3)} to {number(high, 3)}"
-    if limit is not None and not count:
-        rate = show_rate(limit.bytes_per_second)
-        sentence = f"{system} feeds no {workload.name}: it gets at most {rate}, by the {limit.name}."
-    elif limit is not None:
-        sentence = (
-            f"{what} (knee at {number(knee, 4)}, 95 % interval {span}): its limit is the {limit.name}, "
-        )
-        sentence += f"{show_rate(limit.bytes_per_second)}."
-    elif math.isinf(high):
-        sentence = f"{what}, or more: it met no limit." if count else f"{system} states no limit on reads."
-    elif not count:
-        sentence = f"{system} feeds fewer than {number(high, 3)} x {workload.name} at AU {wanted:.0%}."
-    else:
-        sentence = f"{what}, or more: its knee is somewhere from {span}."
-    return Feeds(
+    fed = Feeds(
         workload=workload.name, au_threshold=wanted, demand_bytes_per_second=workload.demand,
         fully_fed=None if knee is None else knee * wanted, knee=knee, interval=interval, accelerators=count,
         limit=limit.name if limit else "", limit_bytes_per_second=limit.bytes_per_second if limit else None,
-        sentence=sentence,
+        sentence="",
     )  # fmt: skip
+    return replace(fed, sentence=_sentence(system, fed))
+
+
+def _sentence(system: str, fed: Feeds) -> str:
+    low, high = fed.interval
+    accelerators = f"{fed.workload} at AU {fed.au_threshold:.0%}"
+    counted = f"{system} feeds {fed.accelerators:,} x {accelerators}"
+    span = f"{number(low, 3)} to {number(high, 3)}"
+    if fed.limit_bytes_per_second is not None:
+        rate = show_rate(fed.limit_bytes_per_second)
+        if not fed.accelerators:
+            return f"{system} feeds no {fed.workload}: it gets at most {rate}, by the {fed.limit}."
+        knee = f"knee at {number(fed.knee, 4)}, 95 % interval {span}"
+        return f"{counted} ({knee}): its limit is the {fed.limit}, {rate}."
+    if math.isinf(high):
+        if not fed.accelerators:
+            return f"{system} states no limit on reads."
+        return f"{counted}, or more: it met no limit."
+    if not fed.accelerators:
+        return f"{system} feeds fewer than {number(high, 3)} x {accelerators}."
+    return f"{counted}, or more: its knee is somewhere from {span}."
 
 
 def show_amount(amount: float, unit: str) -> str:
@@ -177,37 +183,45 @@ def show_amount(amount: float, unit: str) -> str:
 
 def _needs(job: Workload, accelerators: int, system: System, per_host: int, margin: float) -> list[Need]:
     """Return everything that the accelerators need with what the system has: the storage first."""
-    storage, clients, size = system.storage, system.clients, job.request_bytes
-    whole, on_host = accelerators * job.demand, min(per_host, accelerators) * job.demand
-    hosts, readers = -(-accelerators // per_host), accelerators * job.loader.workers
+    storage, clients = system.storage, system.clients
+    bandwidth = accelerators * job.demand
+    requests = bandwidth / job.request_bytes
+    hosts = -(-accelerators // per_host)
     rates = {limit.name: limit.bytes_per_second for limit in limits.storage_limits(storage, job)}
-    rates.pop(limits.IOPS, None)
-    theirs = "The clients of the sheet, which are not the storage, have"
-    # Name, unit, amount with which none waits, amount that is there, and the beginning of a shortfall.
-    rows: list[tuple[str, str, float, float | None, str]] = [
-        (name, "B/s", whole, rate, "The storage has") for name, rate in rates.items()
-    ]
-    rows = rows or [("storage bandwidth", "B/s", whole, None, "")]
-    rows.append((limits.IOPS, "requests/s", whole / size, storage.read_iops, "The storage has"))
+    rates.pop(limits.IOPS, None)  # a need of its own, which is shown without a limit, too
+    of_storage = "The storage has"
+    of_clients = "The clients of the sheet, which are not the storage, have"
+    # Resource, unit, amount with which none waits, amount that is there, and the beginning of a shortfall.
+    rows: list[tuple[str, str, float, float | None, str]] = []
+    rows += [(name, "B/s", bandwidth, rate, of_storage) for name, rate in rates.items()]
+    if not rates:
+        rows.append(("storage bandwidth", "B/s", bandwidth, None, ""))
+    rows.append((limits.IOPS, "requests/s", requests, storage.read_iops, of_storage))
     if storage.latency is not None:
-        who = f"At {show_seconds(storage.latency)} a request, {job.loader.workers} readers each keep"
-        rows.append(("requests in flight", "requests", whole / size * storage.latency, readers, who))
-    rows.append(("client hosts", "hosts", hosts, clients.hosts, theirs))
-    rows.append((LINK, "B/s", on_host, clients.nic, theirs))
-    wanted, needs = job.training.au_threshold, []
-    for resource, unit, full, available, who in rows:
-        least, reserved = full * wanted, full / limits.soft_count(1, wanted) / (1 - margin)
-        if unit == "hosts":  # all of them, and no more
-            least = reserved = full
-        shortfall = ""
-        if available is not None and available < reserved:
-            shortfall = (
-                f"{who} {show_amount(available, unit)} of the {show_amount(reserved, unit)} that "
-                f"{accelerators:,} x {job.name} need ({resource}, {available / reserved:.0%})."
-            )
-        need = Need(
-            workload=job.name, resource=resource, unit=unit, full=full, least=least, reserved=reserved,
-            available=available, shortfall=shortfall,
-        )  # fmt: skip
-        needs.append(need)
-    return needs
+        workers = job.loader.workers
+        of_readers = f"At {show_seconds(storage.latency)} a request, {workers} readers each keep"
+        in_flight = requests * storage.latency  # Little's law
+        rows.append(("requests in flight", "requests", in_flight, accelerators * workers, of_readers))
+    rows.append(("client hosts", "hosts", hosts, clients.hosts, of_clients))
+    of_host = min(per_host, accelerators) * job.demand
+    rows.append(("link of a client host", "B/s", of_host, clients.nic, of_clients))
+    who = f"{accelerators:,} x {job.name}"
+    return [_need(job, who, margin, *row) for row in rows]
+
+
+def _need(
+    job: Workload, who: str, margin: float, resource: str, unit: str, full: float,
+    available: float | None, has: str,
+) -> Need:  # fmt: skip
+    wanted = job.training.au_threshold
+    least, reserved = full * wanted, full / limits.soft_count(1, wanted) / (1 - margin)
+    if unit == "hosts":  # the accelerators fill them, whatever the utilization
+        least = reserved = full
+    shortfall = ""
+    if available is not None and available < reserved:
+        part = f"{show_amount(available, unit)} of the {show_amount(reserved, unit)}"
+        shortfall = f"{has} {part} that {who} need ({resource}, {available / reserved:.0%})."
+    return Need(
+        workload=job.name, resource=resource, unit=unit, full=full, least=least, reserved=reserved,
+        available=available, shortfall=shortfall,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ import math
 from emulator.analysis.answer import Answer
 from emulator.config.reader import build, to_plain
 from emulator.plugins.systems.limits import soft_count, soft_utilization
-from emulator.plugins.systems.plan import LINK, Plan, show_amount
+from emulator.plugins.systems.plan import Feeds, Plan, show_amount
 from emulator.record.result import RunResult, new_result
 from emulator.report.charts import PROCESSES, Axis, Figure, Level, Series, colour, spread
 from emulator.report.table import Column, Table, number
@@ -106,19 +106,10 @@ def _need_table(plan: Plan) -> Table:
         there, share = None, None
         if need.available is not None:
             there, share = show_amount(need.available, need.unit), 100 * need.available / need.reserved
-        resource = need.resource
-        if resource == LINK and (speed := _link(need.reserved)):
-            resource = f"{LINK}: {speed} Gb/s"
-        rows.append((need.workload, resource, *amounts, there, share))
+        rows.append((need.workload, need.resource, *amounts, there, share))
     caption = f"What {plan.accelerators or 0:,} accelerators need, {plan.per_host} a host"
     short = frozenset(place for place, need in enumerate(plan.needs) if need.shortfall)
     return Table(caption=caption, columns=columns, rows=tuple(rows), flagged=short)
-
-
-def _link(rate: float) -> int | None:
-    """Return the slowest common network card, or pair of cards, with that many bytes/s, in Gb/s."""
-    speeds = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
-    return next((speed for speed in speeds if speed * 1e9 / 8 >= rate), None)
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
@@ -128,15 +119,10 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
         return ()
     most = 2 * max(fed.knee or 0 for fed in drawn)
     counts = [1.0 * most ** (step / 200) for step in range(201)]
-    series = []
-    for place, fed in enumerate(drawn):
-        low, high = fed.interval
-        soft, full, hard = low / soft_count(1, fed.au_threshold), fed.fully_fed or 0, high * fed.au_threshold
-        band = [
-            (n, 100 * soft_utilization(soft, n), 100 * min(1, full / n), 100 * min(1, hard / n))
-            for n in counts
-        ]
-        series.append(Series(name=fed.workload, colour=colour(place), band=band))
+    series = [
+        Series(name=fed.workload, colour=colour(place), band=[_utilization(fed, count) for count in counts])
+        for place, fed in enumerate(drawn)
+    ]
     figure = Figure(
         name="plan",
         title="Accelerator utilization",
@@ -148,6 +134,18 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
         qualified="predicted",
     )
     return (figure,)
+
+
+def _utilization(fed: Feeds, count: float) -> tuple[float, float, float, float]:
+    """Return the count, and its utilization in %: behind a soft limit, as predicted, behind a hard limit.
+
+    The soft and the hard limit are those that leave the wanted utilization at the ends of the interval.
+    """
+    low, high = fed.interval
+    soft = soft_utilization(low / soft_count(1, fed.au_threshold), count)
+    predicted = min(1, (fed.fully_fed or 0) / count)
+    hard = min(1, high * fed.au_threshold / count)
+    return count, 100 * soft, 100 * predicted, 100 * hard
 
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
