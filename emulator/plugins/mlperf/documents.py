@@ -9,7 +9,7 @@ time at which the result was written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from statistics import fmean, pstdev
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from emulator.analysis.throughput import durations
 from emulator.config.catalog import names
@@ -39,8 +40,6 @@ _ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_thread
 """Parameters of a training that are always listed as overrides."""
 _CLOSED = {*_ALWAYS, "checkpoint.mode"}
 """Overrides that CLOSED allows."""
-_VERBS = {"save": "write", "load": "read"}
-"""feedrate's direction of a checkpoint, by DLIO's verb."""
 
 
 # ---- What every run has.
@@ -219,11 +218,11 @@ def _epoch_span(epoch: Steps, start: datetime) -> dict[str, Any]:
 
 
 def _training_summary(
-    result: RunResult, workload: Workload, point: Point, logs: Iterable[Mapping[str, Any]], start: datetime
+    result: RunResult, workload: Workload, point: Point, logs: Collection[Mapping[str, Any]], start: datetime
 ) -> dict[str, Any]:
-    epochs = [list(log.values()) for log in logs]
-    au = np.array([[epoch["au"]["block1"] for epoch in log] for log in epochs]).mean(axis=0)
-    rate = np.array([[epoch["throughput"]["block1"] for epoch in log] for log in epochs]).sum(axis=0)
+    # AU is the mean over the ranks, throughput their sum, both by epoch.
+    au = _by_rank_and_epoch(logs, "au").mean(axis=0)
+    rate = _by_rank_and_epoch(logs, "throughput").sum(axis=0)
     sample_mib = point.bytes / point.samples / MIB
     met = float(au.mean()) >= 100 * workload.training.au_threshold
     hosts, cores = [host.host for host in point.hosts], [host.cores for host in point.hosts]
@@ -251,10 +250,15 @@ def _training_summary(
     }
 
 
+def _by_rank_and_epoch(logs: Collection[Mapping[str, Any]], figure: str) -> npt.NDArray[np.float64]:
+    return np.array([[epoch[figure]["block1"] for epoch in log.values()] for log in logs])
+
+
 def _training_config(result: RunResult, workload: Workload, number: int, epochs: int) -> dict[str, Any]:
     point, loader = result.points[number], workload.loader
-    size = round(point.bytes / point.samples)
-    nominal = workload.sample_read.bytes_mean
+    record, nominal = round(point.bytes / point.samples), workload.sample_read.bytes_mean
+    if abs(record - nominal) <= nominal / 100:
+        record = nominal  # else the drawn sizes would move the number of files that the rules ask for
     return {
         "model": {"name": model_and_accelerator(workload.name)[0], "type": "cnn"},
         "framework": "pytorch",
@@ -264,8 +268,7 @@ def _training_config(result: RunResult, workload: Workload, number: int, epochs:
             "format": str(result.dataset["format"]),
             "num_files_train": int(result.dataset["files"]),
             "num_samples_per_file": int(result.dataset["samples_per_file"]),
-            # A mean that is drawn at random would move the number of files that the rules ask for.
-            "record_length_bytes": nominal if _near(size, nominal) else size,
+            "record_length_bytes": record,
         },
         "reader": {
             "data_loader": "pytorch" if result.loader == "torch" else f"feedrate's {result.loader}",
@@ -283,11 +286,6 @@ def _training_config(result: RunResult, workload: Workload, number: int, epochs:
         },
         "metric": {"au": workload.training.au_threshold},
     }
-
-
-def _near(size: int, nominal: int) -> bool:
-    """Return whether a mean size is the nominal one within 1 %."""
-    return abs(size - nominal) <= nominal / 100
 
 
 def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
@@ -338,19 +336,19 @@ def checkpoint_run(result: RunResult) -> RunFolder:
 
 def _by_verb(result: RunResult) -> dict[str, list[Checkpoint]]:
     """Return the checkpoints by DLIO's verb, without verbs that have none."""
-    by_verb = {
-        verb: [made for made in result.checkpoints if made.direction == direction]
-        for verb, direction in _VERBS.items()
-    }
-    return {verb: made for verb, made in by_verb.items() if made}
+    by_verb: dict[str, list[Checkpoint]] = {}
+    for verb, direction in (("save", "write"), ("load", "read")):
+        if of_direction := [made for made in result.checkpoints if made.direction == direction]:
+            by_verb[verb] = of_direction
+    return by_verb
 
 
 def _checkpoint_metric(result: RunResult) -> dict[str, float]:
     """Return means and deviations over checkpoints. Throughput is all bytes / the slowest rank's seconds."""
     metric: dict[str, float] = {}
-    for verb, chosen in _by_verb(result).items():
-        rates = [checkpoint.bytes_per_second / GIB for checkpoint in chosen]
-        seconds = [checkpoint.seconds for checkpoint in chosen]
+    for verb, checkpoints in _by_verb(result).items():
+        rates = [checkpoint.bytes_per_second / GIB for checkpoint in checkpoints]
+        seconds = [checkpoint.seconds for checkpoint in checkpoints]
         metric |= {
             f"{verb}_checkpoint_io_mean_GB_per_second": fmean(rates),
             f"{verb}_checkpoint_io_stdev_GB_per_second": pstdev(rates),
@@ -364,18 +362,18 @@ def _checkpoint_spans(result: RunResult, start: datetime) -> dict[str, Any]:
     """Return save_ckptN and load_ckptN: the times and the throughput of each checkpoint."""
     return {
         f"{verb}_ckpt{number}": {
-            "start": _time(start, made.began),
-            "end": _time(start, made.began + made.seconds),
-            "duration": made.seconds,
-            "throughput": made.bytes_per_second / GIB,
+            "start": _time(start, checkpoint.began),
+            "end": _time(start, checkpoint.began + checkpoint.seconds),
+            "duration": checkpoint.seconds,
+            "throughput": checkpoint.bytes_per_second / GIB,
         }
-        for verb, chosen in _by_verb(result).items()
-        for number, made in enumerate(chosen, start=1)
+        for verb, checkpoints in _by_verb(result).items()
+        for number, checkpoint in enumerate(checkpoints, start=1)
     }
 
 
 def _checkpoint_config(result: RunResult) -> dict[str, Any]:
-    workload, counts = result.workload, {verb: len(chosen) for verb, chosen in _by_verb(result).items()}
+    workload, by_verb = result.workload, _by_verb(result)
     shape, parallelism = workload["shape"], workload["parallelism"]
     return {
         "model": {
@@ -402,8 +400,8 @@ def _checkpoint_config(result: RunResult) -> dict[str, Any]:
         "checkpoint": {
             "checkpoint_folder": str(result.dataset.get("path", "")),
             "time_between_checkpoints": workload["io"]["pause"],
-            "num_checkpoints_write": counts.get("save", 0),
-            "num_checkpoints_read": counts.get("load", 0),
+            "num_checkpoints_write": len(by_verb.get("save", ())),
+            "num_checkpoints_read": len(by_verb.get("load", ())),
             "fsync": True,
             "mode": "subset" if workload["subset"] else "default",
         },

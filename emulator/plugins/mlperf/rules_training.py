@@ -134,22 +134,22 @@ def _files(runs: TrainingRuns) -> Answer:
 def _one_set(runs: TrainingRuns) -> Answer:
     """Compare hosts, version and dataset of the runs."""
     hosts = [{host.host for host in point.hosts} for point in runs.points]
-    changed = set().union(*hosts) - hosts[0].intersection(*hosts)
-    differ = [f"hosts: {' and '.join(sorted(changed))}"] if changed else []
+    not_in_every_run = set().union(*hosts) - hosts[0].intersection(*hosts)
+    differ = [f"hosts: {' and '.join(sorted(not_in_every_run))}"] if not_in_every_run else []
+    recorded = all(hosts)
     facts: dict[str, set[Any]] = {
         "versions": {run.version for run in runs.runs},
         "samples a file:": {run.samples_per_file for run in runs.runs},
         "files:": {run.files for run in runs.runs},
     }
     for name, values in facts.items():
-        stated = sorted(str(value) for value in values if value)
+        recorded = recorded and None not in values
+        stated = sorted(map(str, filter(None, values)))
         if len(stated) > 1:
             differ.append(f"{name} {' and '.join(stated)}")
     if differ:
         return "; ".join(differ), False
-    if any(None in values for values in facts.values()) or not all(hosts):
-        return "not recorded for every run", None
-    return "the same", True
+    return ("the same", True) if recorded else ("not recorded for every run", None)
 
 
 def _separate(runs: TrainingRuns) -> Answer:

@@ -143,36 +143,44 @@ def _shares(run: RunFolder, published: Published, spec: Workload, version: str |
 def imported_result(runs: Sequence[ImportedTraining], command: Sequence[str]) -> RunResult:
     """Join runs of one group into a result."""
     workload = runs[0].workload
-    points = tuple(_point(run) for run in runs)
-    files = max(run.published.num_files_train for run in runs)
-    samples_per_file = runs[0].published.num_samples_per_file
-    size = round(files * samples_per_file * workload.sample.bytes_mean)
+    dataset = _dataset(runs)
+    points = tuple(map(_point, runs))
     memory = max(sum(run.published.memory) for run in runs)
-    small = small_dataset(size, memory) if memory else None
+    small = small_dataset(dataset["bytes"], memory) if memory else None
     rated = [point for point in points if math.isfinite(point.samples_per_second)]
-    several = len({point.ranks for point in rated}) > 1
+    knee = None
+    if len({point.ranks for point in rated}) > 1:  # one count has no curve
+        knee = find_knee(rated, workload.training.au_threshold)
     return new_result(
         "imported",
         command=tuple(command),
         workload=asdict(workload),
-        dataset={
-            "path": "",
-            "files": files,
-            "samples_per_file": samples_per_file,
-            "bytes": size,
-            "format": workload.sample.format,
-            "file_bytes_sd": float(workload.sample.bytes_sd) if samples_per_file == 1 else None,
-            "recipe": "",
-            "seed": 0,
-        },
+        dataset=dataset,
         storage={"cache": "unknown", "shaped_rate": None, "shaped_latency": 0.0},
         loader="DLIO's",
         label=runs[0].run.system,
         environment={"memory_bytes": memory, "imported": [_facts(run) for run in runs]},
         points=points,
-        knee=find_knee(rated, workload.training.au_threshold) if several else None,
+        knee=knee,
         flags=(small,) if small else (),
     )
+
+
+def _dataset(runs: Sequence[ImportedTraining]) -> dict[str, Any]:
+    """Return the dataset of runs of one group, which is the largest of them."""
+    sample = runs[0].workload.sample
+    files = max(run.published.num_files_train for run in runs)
+    samples_per_file = runs[0].published.num_samples_per_file
+    return {
+        "path": "",
+        "files": files,
+        "samples_per_file": samples_per_file,
+        "bytes": round(files * samples_per_file * sample.bytes_mean),
+        "format": sample.format,
+        "file_bytes_sd": float(sample.bytes_sd) if samples_per_file == 1 else None,
+        "recipe": "",
+        "seed": 0,
+    }
 
 
 def _point(imported: ImportedTraining) -> Point:

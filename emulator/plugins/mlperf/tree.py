@@ -55,7 +55,7 @@ class RunFolder:
     """Path below the imported folder."""
     summary: Mapping[str, Any]
     epochs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """start, end, duration, block1 ... by rank ("" for a file of all ranks) and epoch."""
+    """Tables with start, end, duration, block1 ... by rank ("" for a file of all ranks) and epoch."""
     logs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Logs by rank: load, proc, compute, au and throughput of each block by epoch, and the hostname."""
     configs: Mapping[str, Any] = field(default_factory=dict)
@@ -78,7 +78,8 @@ class RunFolder:
 
     def epoch_seconds(self, epoch: int) -> float:
         """Return the seconds of an epoch, from 0, by the first rank; NaN if not recorded."""
-        blocks = as_table(self.epochs.get("0", self.epochs.get("", {})).get(str(epoch + 1)))
+        stats = self.epochs.get("0", self.epochs.get("", {}))
+        blocks = as_table(stats.get(str(epoch + 1)))
         spans = [_seconds(as_table(block)) for name, block in blocks.items() if name.startswith("block")]
         return sum(spans) if spans else math.nan
 
@@ -93,22 +94,25 @@ class RunFolder:
 
     @property
     def choice(self) -> str:
-        """The chosen workload, such as unet3d-h100, by the first document that names it; or empty."""
+        """The chosen workload, such as unet3d-h100; empty if no document and no folder names it."""
+        name = next(self._choices(), "")
+        return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-").lower()[:80]
+
+    def _choices(self) -> Iterator[str]:
+        """Yield what names the chosen workload, the most reliable first: an override, metadata, a folder."""
         overrides = self.configs.get("overrides.yaml")
         for text in overrides if isinstance(overrides, list) else ():
             if match := re.fullmatch(r"\+*workload=(\S+)", str(text)):
-                return _plain_name(match[1])
+                yield match[1]
         args = as_table(self.metadata.get("args"))
         model = self.metadata.get("model") or args.get("model")
         accelerator = self.metadata.get("accelerator") or args.get("accelerator_type")
         if model and isinstance(model, str):
-            return _plain_name(f"{model}-{accelerator or ''}")
-        folders = [part.replace("_", "-") for part in reversed(self.name.split("/")[:-1])]
-        return next((part for part in folders if part in names("workloads")), "")
-
-
-def _plain_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-").lower()[:80]
+            yield f"{model}-{accelerator or ''}"
+        known = names("workloads")
+        for folder in reversed(self.name.split("/")[:-1]):
+            if folder.replace("_", "-") in known:
+                yield folder
 
 
 def as_table(value: Any) -> Mapping[str, Any]:
@@ -131,24 +135,27 @@ def find_runs(folder: Path) -> list[Path]:
 
     Raises SpecError, StorageError.
     """
-
-    def search(inside: Path, depth: int) -> Iterator[Path]:
-        inner = list(inside.iterdir())
-        if any(_DOCUMENT.fullmatch(path.name) for path in inner if path.is_file()):
-            yield inside
-        for path in inner if depth < _MOST_DEPTH else ():
-            if path.is_dir() and not path.is_symlink():
-                yield from search(path, depth + 1)
-
     if not folder.is_dir():
         raise SpecError(f"there is no folder {folder}", "give the folder of a run, or one above several")
     with storage_errors("cannot list the folder"):
-        runs = sorted(search(folder, 0))
+        runs = sorted(_run_folders(folder))
     if not runs:
         raise SpecError(f"{folder} has no {SUMMARY}", "give MLPerf Storage's results, or a run of DLIO")
     if len(runs) > _MOST_RUNS:
         raise SpecError(f"{folder} has {len(runs)} runs, more than {_MOST_RUNS}", "give a smaller folder")
     return runs
+
+
+def _run_folders(inside: Path, depth: int = 0) -> Iterator[Path]:
+    """Yield the folders with a document of a run. Raises OSError."""
+    paths = list(inside.iterdir())
+    if any(_DOCUMENT.fullmatch(path.name) and path.is_file() for path in paths):
+        yield inside
+    if depth == _MOST_DEPTH:
+        return
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():  # a link may lead back to a folder above
+            yield from _run_folders(path, depth + 1)
 
 
 def why_no_training(folder: Path, name: str) -> str:
@@ -169,21 +176,17 @@ def read_run(folder: Path, name: str = "") -> RunFolder:
 
     Raises SpecError, StorageError.
     """
-    config = next((folder / name for name in _CONFIG_FOLDERS if (folder / name).is_dir()), None)
-    with storage_errors("cannot list the folder"):
-        files = sorted(folder.iterdir())
-    if config is not None:
-        files += [config / name for name in _CONFIG_FILES]
-    documents, unread = _read_all(folder, [path for path in files if path.is_file()])
+    config = next((folder / inner for inner in _CONFIG_FOLDERS if (folder / inner).is_dir()), None)
+    documents, unread = _read_all(_document_paths(folder, config))
     metadata: dict[str, Any] = {}
     epochs: dict[str, Mapping[str, Any]] = {}
     for path, value in documents.items():
-        table = as_table(value)
         if _METADATA.fullmatch(path.name):
-            metadata |= table
+            metadata |= as_table(value)
         elif match := _STATS.fullmatch(path.name):
-            epochs[match[1] or ""] = {key: as_table(epoch) for key, epoch in table.items()}
+            epochs[match[1] or ""] = as_table(value)
     same = as_table(documents.get(folder / _SEPARATION)).get("same_filesystem")
+    # v1.0 had another folder for the configuration, and one file of statistics for all ranks.
     newer = any(epochs) or (config is not None and config.name == CONFIG_FOLDER)
     return RunFolder(
         name=name or folder.name,
@@ -197,26 +200,39 @@ def read_run(folder: Path, name: str = "") -> RunFolder:
     )
 
 
-def _read_all(folder: Path, files: Sequence[Path]) -> tuple[dict[Path, Any], tuple[str, ...]]:
-    """Return the values in the documents of a run, and a sentence for each reason why some have none.
+def _document_paths(folder: Path, config: Path | None) -> list[Path]:
+    """Return the documents of a run but for the summary; `config` is the folder of its configuration.
 
-    Raises SpecError for a link out of the folder, whose content would be copied into the result.
+    Raises StorageError; SpecError for a link out of the folder: its content would get into the result.
     """
-    values: dict[Path, Any] = {}
-    reasons: dict[str, list[str]] = {}
+    with storage_errors("cannot list the folder"):
+        paths = sorted(folder.iterdir())
+    if config is not None:
+        paths += [config / name for name in _CONFIG_FILES]
+    files = [path for path in paths if path.is_file()]
     for path in files:
         if not path.resolve().is_relative_to(folder.resolve()):
             raise SpecError(f"{path} is a link out of the folder", "import reads only files in the folder")
-        known = path.suffix == ".yaml" or path.name == _SEPARATION or _DOCUMENT.fullmatch(path.name)
-        if not known or path.name == SUMMARY:
-            continue
+    known = re.compile(rf".*\.yaml|{re.escape(_SEPARATION)}|{_DOCUMENT.pattern}")
+    return [path for path in files if known.fullmatch(path.name) and path.name != SUMMARY]
+
+
+def _read_all(paths: Sequence[Path]) -> tuple[dict[Path, Any], tuple[str, ...]]:
+    """Return the values in documents, and a sentence for each reason why some of them cannot be read."""
+    values: dict[Path, Any] = {}
+    unread: dict[str, list[str]] = {}
+    for path in paths:
         try:
             values[path] = read_yaml(path) if path.suffix == ".yaml" else _object(path)
         except SpecError as error:
             small = path.stat().st_size < 64
             why = "a placeholder of a few bytes" if small else str(error).removeprefix(f"{path}: ")
-            reasons.setdefault(why, []).append(path.name)
-    return values, tuple(_sentence(why, names) for why, names in reasons.items())
+            unread.setdefault(why, []).append(path.name)
+    sentences = []
+    for why, (first, *others) in unread.items():
+        more = f" and {len(others)} more" if others else ""
+        sentences.append(f"{first}{more}: {why}")
+    return values, tuple(sentences)
 
 
 def _version(metadata: Mapping[str, Any], newer: bool) -> Version | None:
@@ -226,11 +242,6 @@ def _version(metadata: Mapping[str, Any], newer: bool) -> Version | None:
     if {"args", "benchmark_type"} <= metadata.keys():
         return "v2.0"
     return None if newer else "v1.0"
-
-
-def _sentence(why: str, files: Sequence[str]) -> str:
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{files[0]}{more}: {why}"
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -192,21 +192,26 @@ def _sample_bytes(config: Config, columns: Sequence[ParquetColumn]) -> int:
     dims = config.at("dataset.record_dims")
     if not dims:
         return _record_bytes(config, "", sum(column.bytes for column in columns) or 64 * 1024)
+    if not isinstance(dims, list) or not all(type(edge) is int and 0 < edge < 2**40 for edge in dims):
+        raise SpecError(f"{config.name}: dataset.record_dims must be a list of whole numbers above 0")
+    if _record_bytes(config, "_stdev", 0):
+        raise SpecError(
+            f"{config.name}: records of dataset.record_dims have one size, but a standard deviation is given",
+            "DLIO refuses this, too: remove one of the two",
+        )
+    return math.prod(dims) * _element_bytes(config)
+
+
+def _element_bytes(config: Config) -> int:
+    """Return the bytes of one number of a record. Raises SpecError."""
     name = config.text("dataset.record_element_type", "uint8")
     try:
         element = np.dtype(name)
     except TypeError:
         element = np.dtype(object)
-    if element.kind not in "biuf":
+    if element.kind not in "biuf":  # booleans, integers, floats
         raise SpecError(f"{config.name}: dataset.record_element_type {name!r} is not a type of numbers")
-    if not isinstance(dims, list) or not all(type(edge) is int and 0 < edge < 2**40 for edge in dims):
-        raise SpecError(f"{config.name}: dataset.record_dims must be a list of whole numbers above 0")
-    if _record_bytes(config, "_stdev", 0):
-        what = (
-            f"{config.name}: records of dataset.record_dims have one size, but a standard deviation is given"
-        )
-        raise SpecError(what, "DLIO refuses this, too: remove one of the two")
-    return math.prod(dims) * element.itemsize
+    return element.itemsize
 
 
 def _record_bytes(config: Config, suffix: str, default: int) -> int:
@@ -338,18 +343,25 @@ def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
 
 def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
     for key, value in config.leaves():
-        if key not in USED:
-            parts = key.split(".")
-            tables = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-            unknown = "unknown: no key of DLIO 2.0 or of MLPerf Storage v1.0 to v3.0"
-            yield LeftOut(key, value, next((UNUSED[table] for table in tables if table in UNUSED), unknown))
-        elif isinstance(value, str) and "${" in value:
-            yield LeftOut(key, value, "interpolations of Hydra are not evaluated")
-        elif key.startswith("dataset.record_length") and config.at("dataset.record_dims"):
-            yield LeftOut(key, value, "dataset.record_dims takes precedence, as in DLIO")
+        if why := _why_unused(config, key, value):
+            yield LeftOut(key, value, why)
     transfer, block = config.whole("reader.transfer_size"), workload.loader.block_bytes
     if transfer and transfer != block:
         yield LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {block} is used")
+
+
+def _why_unused(config: Config, key: str, value: Any) -> str:
+    """Return why a key of the configuration is not used; empty if it is."""
+    if key in USED:
+        if isinstance(value, str) and "${" in value:
+            return "interpolations of Hydra are not evaluated"
+        if key.startswith("dataset.record_length") and config.at("dataset.record_dims"):
+            return "dataset.record_dims takes precedence, as in DLIO"
+        return ""
+    table = key
+    while table and table not in UNUSED:
+        table = table.rpartition(".")[0]
+    return UNUSED.get(table, "unknown: no key of DLIO 2.0 or of MLPerf Storage v1.0 to v3.0")
 
 
 def workload_text(converted: Converted, origin: str) -> str:
@@ -445,18 +457,12 @@ def import_yaml(path: Path, out: Path, recipe: Path | None = None, *, force: boo
     """
     if out.suffix != ".toml":
         raise SpecError(f"--out {out} does not end in .toml", "a workload is a TOML file")
-    for file in (out, recipe):
-        if file is not None and file.is_dir():
+    for file in filter(None, (out, recipe)):
+        if file.is_dir():
             raise SpecError(f"{file} is a folder", "give a file to write")
-        if file is not None:
-            refuse_existing(file, force)
+        refuse_existing(file, force)
     config = read_config(path)
-    if config.purpose == "checkpoints":
-        raise SpecError(f"{path}: describes checkpoints", "feedrate checkpoint --models lists the models")
-    if config.purpose == "nothing":
-        said = config.at("workflow.train") is False
-        why = "its workflow says so" if said else "no section dataset or train"
-        raise SpecError(f"{path}: does not train ({why})", "import the file of the training itself")
+    _refuse_what_reads_no_data(config)
     converted = convert(config, out.stem)
     form = converted.workload.sample.format
     if form not in FORMATS:
@@ -471,3 +477,14 @@ def import_yaml(path: Path, out: Path, recipe: Path | None = None, *, force: boo
     if recipe is not None:
         write_output(recipe, recipe_toml)
     return converted
+
+
+def _refuse_what_reads_no_data(config: Config) -> None:
+    """Raise SpecError if the configuration neither trains nor generates a dataset."""
+    if config.purpose == "checkpoints":
+        hint = "feedrate checkpoint --models lists the models"
+        raise SpecError(f"{config.name}: describes checkpoints", hint)
+    if config.purpose == "nothing":
+        refused = config.at("workflow.train") is False
+        why = "its workflow says so" if refused else "no section dataset or train"
+        raise SpecError(f"{config.name}: does not train ({why})", "import the file of the training itself")
