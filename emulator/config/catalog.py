@@ -12,6 +12,14 @@ from emulator.errors import SpecError
 Folder = Literal["workloads", "workloads/checkpoints", "datasets", "results", "results/systems"]
 
 
+_KINDS = {
+    "workloads": "workload",
+    "workloads/checkpoints": "model",
+    "datasets": "recipe",
+    "results/systems": "system",
+}
+
+
 def content_folder(folder: Folder) -> Path:
     """Return the folder of that name. Raises SpecError when the installation is broken."""
     # In a checkout `emulator/content` holds links to the top-level folders; a wheel holds their files.
@@ -31,29 +39,22 @@ def names(folder: Folder) -> list[str]:
 
 def find(folder: Folder, name: str) -> Path:
     """Return the TOML file for a name of the catalogue, or for a path. Raises SpecError."""
-    given = Path(name)
-    if given.suffix == ".toml" or len(given.parts) > 1:
-        if given.is_file():
-            return given
-        if (given / "recipe.toml").is_file():
-            return given / "recipe.toml"
+    path = Path(name)
+    is_path = path.suffix == ".toml" or len(path.parts) > 1
+    place = Path() if is_path else content_folder(folder)
+    for file in (path if is_path else place / f"{name}.toml", place / name / "recipe.toml"):
+        if file.is_file():
+            return file
+    if is_path:
         raise SpecError(f"there is no file {name}", "check the path")
-    place = content_folder(folder)
-    for path in (place / f"{name}.toml", place / name / "recipe.toml"):
-        if path.is_file():
-            return path
-    known = names(folder)
+    raise SpecError(f"there is no {_KINDS[folder]} {name!r}", _nearest(name, names(folder)))
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """Return the hint on an unknown name."""
     of_model = [other for other in known if other.startswith(f"{name.partition('-')[0]}-")]
+    # unet3d-v10 is a slip, unet3d-mi355 is a model without that accelerator.
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.9 if of_model else 0.4)
-    kind = {
-        "workloads": "workload",
-        "workloads/checkpoints": "model",
-        "datasets": "recipe",
-        "results/systems": "system",
-    }[folder]
-    hint = "known: " + ", ".join(known)
     if close:
-        hint = f"did you mean {close[0]!r}?"
-    elif of_model:  # the same model, with the accelerators that there are
-        hint = f"use {' or '.join(of_model)}"
-    raise SpecError(f"there is no {kind} {name!r}", hint)
+        return f"did you mean {close[0]!r}?"
+    return f"use {' or '.join(of_model)}" if of_model else "known: " + ", ".join(known)

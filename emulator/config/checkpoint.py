@@ -17,6 +17,7 @@ The published sizes of MLPerf Storage v2.0 (rules, table 2) are in binary units.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -182,12 +183,12 @@ def model_files(model: CheckpointModel, tensor: int, stage: int) -> list[tuple[s
     table = split(shape.vocabulary * shape.hidden, spread.tensor, tensor)
     layer = split(layer_matrices(shape), spread.tensor, tensor) + 2 * shape.hidden
     numbers = stage_layers(shape.layers, spread.pipeline, stage)
-    found = [(f"layer_{number:03d}", layer) for number in numbers]
+    files = [(f"layer_{number:03d}", layer) for number in numbers]
     if stage == 0:
-        found.insert(0, ("layer_000_embedding", table))
+        files.insert(0, ("layer_000_embedding", table))
     if stage == spread.pipeline - 1:
-        found.append((f"layer_{shape.layers + 1:03d}_head", table + shape.hidden))
-    return found
+        files.append((f"layer_{shape.layers + 1:03d}_head", table + shape.hidden))
+    return files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,26 +207,32 @@ def shards(model: CheckpointModel, data: int, rank: int, scale: Fraction = Fract
     where there are pipeline stages. Optimiser: with ZeRO 1 to 3 every rank has an equal share, without it
     the ranks of the first copy have. Source: DLIO 2.0, which MLPerf Storage v2.0 pins.
     """
-    spread = model.parallelism
-    copy, group = divmod(rank, spread.tensor * spread.pipeline)
-    stage, tensor = divmod(group, spread.tensor)  # tensor ranks change fastest, as in Megatron and DLIO
-    found: list[tuple[str, int]] = []
-    if spread.zero == 3 or copy == 0:
-        held = model_files(model, tensor, stage)
-        whole = sum(count for _, count in held)
-        if spread.zero == 3:
-            held = [(f"dp_{copy:03d}", split(whole, data, copy))]
-        elif spread.pipeline == 1:
-            held = [("all", whole)]
-        found += [(f"{name}-mp_{group:03d}-model", count * model.state.model_bytes) for name, count in held]
+    spread, state = model.parallelism, model.state
+    group_ranks = spread.tensor * spread.pipeline
+    copy, group = divmod(rank, group_ranks)
+    sizes = {
+        f"{name}-mp_{group:03d}-model": count * state.model_bytes
+        for name, count in _parameter_files(model, data, copy, group)
+    }
     if spread.zero or copy == 0:
-        among = spread.tensor * spread.pipeline * (data if spread.zero else 1)
-        count = split(parameters(model.shape), among, rank)
-        found.append((f"dp_{copy:03d}-mp_{group:03d}-optimiser", count * model.state.optimiser_bytes))
+        sharing = group_ranks * data if spread.zero else group_ranks
+        count = split(parameters(model.shape), sharing, rank)
+        sizes[f"dp_{copy:03d}-mp_{group:03d}-optimiser"] = count * state.optimiser_bytes
     # Scaled sizes are rounded up: no file vanishes.
-    return tuple(
-        Shard(name=name, size=-(-size * scale.numerator // scale.denominator)) for name, size in found if size
-    )
+    return tuple(Shard(name=name, size=math.ceil(size * scale)) for name, size in sizes.items() if size)
+
+
+def _parameter_files(model: CheckpointModel, data: int, copy: int, group: int) -> list[tuple[str, int]]:
+    """Return (name, parameters) of the files with parameters that rank `group` of a copy writes."""
+    spread = model.parallelism
+    if spread.zero < 3 and copy > 0:
+        return []
+    stage, tensor = divmod(group, spread.tensor)  # tensor ranks change fastest, as in Megatron and DLIO
+    files = model_files(model, tensor, stage)
+    whole = sum(count for _, count in files)
+    if spread.zero == 3:
+        return [(f"dp_{copy:03d}", split(whole, data, copy))]
+    return [("all", whole)] if spread.pipeline == 1 else files
 
 
 def data_parallel(model: CheckpointModel, ranks: int, subset: bool) -> int:

@@ -50,6 +50,7 @@ _TOML_KEY = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
 _TOML_NAME = rf"{_TOML_KEY}(?:\s*\.\s*{_TOML_KEY})*"
 _TOML_LINE = re.compile(rf"\s*(?:(?P<table>\[\[?)\s*(?P<header>{_TOML_NAME})\s*\]|(?P<key>{_TOML_NAME})\s*=)")
 _NON_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _LARGEST = 2**63 - 1
 TOML_BYTES = 1 << 20
 """Largest TOML file in bytes: the parser takes a second for it."""
@@ -68,21 +69,21 @@ class Source:
 
     def at(self, path: KeyPath) -> str:
         """Return the origin of a key: `--set loader.workers=x` or `workloads/x.toml, line 12`."""
-        keys = {
-            tuple(part.strip() for part in setting.partition("=")[0].split(".")): setting
+        settings = {
+            tuple(part.strip() for part in setting.partition("=")[0].split(".")): f"--set {setting}"
             for setting in self.settings
         }
-        for key, setting in keys.items():
-            if path[: len(key)] == key:
-                return f"--set {setting}"
+        above = (setting for key, setting in settings.items() if path[: len(key)] == key)
+        if setting := next(above, ""):
+            return setting
         nearest, line = 0, 0
         for number, place in self._places():
             if nearest < len(place) and path[: len(place)] == place:
                 nearest, line = len(place), number
-        if nearest < len(path):
-            for key, setting in keys.items():  # `path` is a table that only a setting has made
-                if key[: len(path)] == path:
-                    return f"--set {setting}"
+        if nearest < len(path):  # perhaps a table that only a setting has made
+            below = (setting for key, setting in settings.items() if key[: len(path)] == path)
+            if setting := next(below, ""):
+                return setting
         return f"{self.name}, line {line}" if line else self.name
 
     def _places(self) -> Iterator[tuple[int, KeyPath]]:
@@ -189,10 +190,7 @@ class _Reader:
         fields = {field.name: field for field in dataclasses.fields(wanted)}
         for key in value:
             if key not in fields:
-                close = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.5)
-                known = ", ".join(_dotted((*path, name)) for name in fields)
-                hint = f"did you mean {_dotted((*path, close[0]))!r}?" if close else f"known keys are {known}"
-                self._refuse((*path, str(key)), f"unknown key {_dotted((*path, str(key)))!r}", hint)
+                self._unknown((*path, str(key)), list(fields))
         values = {}
         for name, field in fields.items():
             if name in value:
@@ -204,6 +202,14 @@ class _Reader:
         except SpecError as error:
             key = error.what.split(" ", 1)[0]  # messages of __post_init__ begin with the field's name
             self._refuse((*path, key) if key in fields else path, _dotted((*path, error.what)), error.hint)
+
+    def _unknown(self, path: KeyPath, fields: list[str]) -> NoReturn:
+        *table, key = path
+        close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
+        hint = "known keys are " + ", ".join(_dotted((*table, name)) for name in fields)
+        if close:
+            hint = f"did you mean {_dotted((*table, close[0]))!r}?"
+        self._refuse(path, f"unknown key {_dotted(path)!r}", hint)
 
     def facts(self, wanted: Any, value: Any, path: KeyPath) -> dict[str, Any]:
         """Return the table `value` with the types of the TypedDict `wanted`; other keys stay as they are."""
@@ -217,59 +223,66 @@ class _Reader:
             for key, item in value.items()
         }
 
-    def read(self, hint: Any, value: Any, path: KeyPath) -> Any:  # complex: a branch for each kind of type
+    def read(self, hint: Any, value: Any, path: KeyPath) -> Any:
         """Return `value` as the type `hint`. Raises SpecError."""
-        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if hint is Any:
             return value
-        if isinstance(hint, type) and is_dataclass(hint):
-            return self.dataclass(hint, value, path)
         if typing.is_typeddict(hint):
             return self.facts(hint, value, path)
-        if origin in (typing.Union, types.UnionType):  # the only union is `X | None`
-            (kind,) = [argument for argument in arguments if argument is not types.NoneType]
-            return None if value is None else self.read(kind, value, path)
+        if isinstance(hint, type) and is_dataclass(hint):
+            return self.dataclass(hint, value, path)
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        if origin is None:
+            return self._scalar(hint, value, path)
         if origin is Annotated:
-            if typing.is_typeddict(arguments[1]):
-                return self.facts(arguments[1], value, path)
-            if isinstance(value, str) and value not in _NON_FINITE:
-                try:
-                    value = arguments[1](value)
-                except SpecError as error:
-                    self._refuse(path, f"{_dotted(path)} = {error.what}", error.hint)
-            return self.read(arguments[0], value, path)
+            return self._annotated(arguments[0], arguments[1], value, path)
         if origin is Literal:
             if value not in arguments:
                 self._wrong(path, "one of " + ", ".join(map(repr, arguments)), value)
             return value
         if origin is tuple:
-            if not isinstance(value, list | tuple):
-                self._wrong(path, "a list", value)
-            kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
-            if len(kinds) != len(value):
-                self._wrong(path, f"a list of {len(kinds)}", value)
-            return tuple(
-                self.read(kind, item, (*path, f"[{number}]"))
-                for number, (kind, item) in enumerate(zip(kinds, value, strict=True))
-            )
-        if origin is not None and issubclass(origin, Mapping):
-            if not isinstance(value, Mapping):
-                self._wrong(path, "a table", value)
-            return {key: self.read(arguments[1], item, (*path, key)) for key, item in value.items()}
-        return self._scalar(hint, value, path)
+            return self._list(arguments, value, path)
+        if origin in (typing.Union, types.UnionType):  # the only union is `X | None`
+            (kind,) = set(arguments) - {types.NoneType}
+            return None if value is None else self.read(kind, value, path)
+        if not isinstance(value, Mapping):
+            self._wrong(path, "a table", value)
+        return {key: self.read(arguments[1], item, (*path, key)) for key, item in value.items()}
+
+    def _annotated(self, kind: Any, note: Any, value: Any, path: KeyPath) -> Any:
+        """Return `value` as `kind`: text parsed by `note`, or a table with the types of `note`."""
+        if typing.is_typeddict(note):
+            return self.facts(note, value, path)
+        if isinstance(value, str) and value not in _NON_FINITE:
+            try:
+                value = note(value)
+            except SpecError as error:
+                self._refuse(path, f"{_dotted(path)} = {error.what}", error.hint)
+        return self.read(kind, value, path)
+
+    def _list(self, kinds: Sequence[Any], value: Any, path: KeyPath) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            self._wrong(path, "a list", value)
+        if kinds[-1] is Ellipsis:
+            kinds = [kinds[0]] * len(value)
+        if len(kinds) != len(value):
+            self._wrong(path, f"a list of {len(kinds)}", value)
+        return tuple(
+            self.read(kind, item, (*path, f"[{number}]"))
+            for number, (kind, item) in enumerate(zip(kinds, value, strict=True))
+        )
 
     def _scalar(self, hint: type, value: Any, path: KeyPath) -> Any:
-        if hint is float:
-            if isinstance(value, str) and value in _NON_FINITE:
-                return _NON_FINITE[value]
-            if isinstance(value, int) and not isinstance(value, bool):
-                with suppress(OverflowError):
-                    return float(value)
-        if hint is int and isinstance(value, int) and abs(value) > _LARGEST:
+        if hint is float and isinstance(value, str):
+            value = _NON_FINITE.get(value, value)
+        elif hint is float and type(value) is int:
+            with suppress(OverflowError):
+                value = float(value)
+        elif hint is int and isinstance(value, int) and abs(value) > _LARGEST:
             self._wrong(path, "a whole number of at most 64 bits", value)
+        # To Python, True is a whole number.
         if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-            names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-            self._wrong(path, names.get(hint, str(hint)), value)
+            self._wrong(path, _NAMES.get(hint, str(hint)), value)
         return value
 
     def _wrong(self, path: KeyPath, expected: str, value: Any) -> NoReturn:
@@ -319,21 +332,23 @@ def to_plain(value: Any, named: bool = False) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        if named and math.isnan(value):
-            return "NaN"
-        infinite = "Infinity" if value > 0 else "-Infinity"
-        return infinite if named and math.isinf(value) else float(value)
+        return _name_of(value) if named and not math.isfinite(value) else float(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: to_plain(getattr(value, field.name), named) for field in dataclasses.fields(value)
-        }
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item, named) for key, item in value.items()}
     if isinstance(value, Sequence):
         return [to_plain(item, named) for item in value]
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+    if getattr(value, "ndim", None) == 0:
         return to_plain(value.item(), named)  # a numpy scalar
     raise TypeError(f"{type(value).__name__} cannot be written to JSON")
+
+
+def _name_of(number: float) -> str:
+    """Return the text for a number that is not finite."""
+    if math.isnan(number):
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"
 
 
 def stated(spec: Any) -> dict[str, Any]:

@@ -99,13 +99,17 @@ def parse_place(text: str) -> Place:
     if not text:  # perhaps a shell variable that is not set: not the current folder
         raise SpecError("no dataset is named", "name its folder; the current one is .")
     kind, mark, rest = text.partition("://")
-    typo = re.match(r"([a-z0-9]+):/*(.*)", text)
-    if not mark and typo and typo[1] in STORES and not Path(text).exists():
-        raise SpecError(
-            f"{text} is no folder", f"write {typo[1]}://{typo[2]}; a folder of that name is ./{text}"
-        )
-    if not mark:
-        return Path(text)
+    if mark:
+        return _parse_url(kind, rest)
+    slip = re.match(r"([a-z0-9]+):/*(.*)", text)
+    if slip and slip[1] in STORES and not Path(text).exists():
+        hint = f"write {slip[1]}://{slip[2]}; a folder of that name is ./{text}"
+        raise SpecError(f"{text} is no folder", hint)
+    return Path(text)
+
+
+def _parse_url(kind: str, rest: str) -> ObjectURL:
+    """Parse `BUCKET/PREFIX?option=value`, what follows `kind://`. Raises SpecError."""
     if kind not in STORES:
         examples = " or ".join(f"{scheme}://BUCKET/PREFIX" for scheme in STORES)
         raise SpecError(f"{kind}:// is not known", f"use a folder, {examples}")

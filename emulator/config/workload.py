@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from emulator.config.catalog import content_folder, find
-from emulator.config.profile import load_profile
+from emulator.config.profile import Profile, load_profile
 from emulator.config.reader import (
     Bytes,
     Seconds,
@@ -379,30 +379,33 @@ def _with_profile(table: dict[str, Any], source: Source, folder: Path) -> dict[s
         raise SpecError(f"{where}: there is no profile {choice.profile}", "feedrate calibrate makes one")
     profile = load_profile(path)
     try:
-        variant = profile.variant(choice.variant)
-        seconds, timing = variant.step_seconds(loader.batch_size), variant.timing(loader.batch_size)
-        if timing is None and (choice.copy or choice.compute == "empirical"):
-            raise SpecError(
-                f"batch size {loader.batch_size} was not measured, which compute = 'empirical' and copy need",
-                f"feedrate calibrate --batch ...,{loader.batch_size}",
-            )
+        accelerator = _measured(profile, choice, loader.batch_size)
     except SpecError as error:
         raise SpecError(f"{path}: {error.what}", error.hint) from None
+    measured = f"measured: {choice.profile}, variant {accelerator.variant}"
+    keys = ("accelerator.step_seconds", "accelerator.step_batch_size", "accelerator.quantiles")
+    sources = {**table.get("sources", {}), **dict.fromkeys(keys, measured)}
+    return {**table, "accelerator": accelerator, "sources": sources}
+
+
+def _measured(profile: Profile, choice: ProfileChoice, batch_size: int) -> AcceleratorSpec:
+    """Return the accelerator of a profile at a batch size. Raises SpecError."""
+    variant = profile.variant(choice.variant)
+    seconds, timing = variant.step_seconds(batch_size), variant.timing(batch_size)
+    empirical = choice.compute == "empirical"
+    if timing is None and (choice.copy or empirical):  # a fit has neither single steps nor copies
+        raise SpecError(
+            f"batch size {batch_size} was not measured, which compute = 'empirical' and copy need",
+            f"feedrate calibrate --batch ...,{batch_size}",
+        )
     copy = timing.copy_seconds if timing and choice.copy else 0.0
-    quantiles = None
-    if timing and choice.compute == "empirical":
-        quantiles = tuple(step + copy for step in timing.quantiles)
-    accelerator = AcceleratorSpec(
+    return AcceleratorSpec(
         name=profile.device.name,
         step_seconds=seconds + copy,
-        step_batch_size=loader.batch_size,
+        step_batch_size=batch_size,
         provenance="measured",
         compute=choice.compute,
         profile=choice.profile,
         variant=variant.name,
-        quantiles=quantiles,
+        quantiles=tuple(step + copy for step in timing.quantiles) if timing and empirical else None,
     )
-    measured = f"measured: {choice.profile}, variant {variant.name}"
-    keys = ("accelerator.step_seconds", "accelerator.step_batch_size", "accelerator.quantiles")
-    sources = {**table.get("sources", {}), **dict.fromkeys(keys, measured)}
-    return {**table, "accelerator": accelerator, "sources": sources}
