@@ -86,22 +86,18 @@ class Comparison(Document):
         }
 
 
-def names_of(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
-    """Return a name for each result: its label, or its folder; numbered if some are equal."""
-    names = [label or str(path) for path, label in zip(paths, labels, strict=True)]
-    if len(set(names)) == len(names):
-        return names
-    return [f"{number}: {name}" for number, name in enumerate(names, 1)]
-
-
 def compare_folders(
     outs: Sequence[Path], references: Sequence[str] = (), fail_if_worse: float | None = None
 ) -> Comparison:
-    """Compare results in folders with published tables, by name or file. Raises SpecError, StorageError."""
+    """Compare results in folders with published tables, by name or file. Raises SpecError, StorageError.
+
+    A result is called by its label, or its folder; numbered if some are equal.
+    """
     results = [read_result(out) for out in outs]
-    names = names_of(outs, [result.label for result in results])
-    named = list(zip(names, results, strict=True))
-    return compare(named, load_references(references), fail_if_worse)
+    names = [result.label or str(out) for out, result in zip(outs, results, strict=True)]
+    if len(set(names)) < len(names):
+        names = [f"{number}: {name}" for number, name in enumerate(names, 1)]
+    return compare(list(zip(names, results, strict=True)), load_references(references), fail_if_worse)
 
 
 def compare(
@@ -151,9 +147,13 @@ def _of_the_same_workloads(submissions: Sequence[Entry], compared: Sequence[Comp
 
 def _verdict(compared: Sequence[Compared], moves: Sequence[str], verdicts: Sequence[Verdict]) -> Answer:
     """Return the answer of a comparison: what moved, with the worst verdict as its gate."""
-    sentence = " ".join(moves) or "These results have nothing in common that could be compared."
+    sentence = " ".join(moves)
     if len(compared) == 1:
         sentence = answer_of(compared[0].result).sentence
+    elif not moves and same_figures(compared):
+        sentence = "The table has the figures that they have in common."
+    elif not moves:
+        sentence = "These results have nothing in common that could be compared."
     # An answer has one gate: the verdicts on further results follow as notes.
     gate = max(verdicts, key=lambda verdict: verdict.status, default=None)
     others = tuple(verdict.line for verdict in verdicts if verdict is not gate)
