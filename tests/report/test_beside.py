@@ -110,6 +110,17 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
     assert "128 KiB sequential read" in (tmp_path / "all.html").read_text()
 
 
+@pytest.mark.parametrize(("rate", "lines"), [(40e9, [40e9]), (227e9, [])])
+def test_what_fio_reads_is_a_line_unless_it_is_far_above_the_runs(tmp_path: Path, rate, lines):
+    slow = replace(weka(), baseline=(corner(rate, 2**20, 1.0),))
+    for name, one in (("sweep", plain_sweep()), ("fio", slow)):
+        (tmp_path / name).mkdir()
+        write_result(tmp_path / name, one)
+    figure = report(tmp_path / "sweep", [tmp_path / "fio"]).figures[0]
+    assert [line.y for line in figure.levels] == lines
+    assert all(line < figure.y.high for line in lines)
+
+
 def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
     assert "1 MiB sequential read" in render(document_of(weka()).blocks, 60)
     assert "Nothing was measured" not in document_of(weka()).text("html")

@@ -11,12 +11,14 @@ from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.registry import RULES
 from emulator.report import training
+from emulator.report.charts import Figure, Level
 from emulator.report.document import Document, document_of
 from emulator.report.metrics import as_openmetrics
 from emulator.report.table import Column, Table
 from emulator.report.view import answer_of, kind_of
 from emulator.run.preflight import Rules
 from emulator.sweep.summary import recovered
+from emulator.units import show_bytes, show_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,8 @@ def report(
     points = training.csv_table(result) if result.points or not tables else None
     if version := Rules(rules).version:
         tables.append(_sets([(folder.name, result), *others], version))
+    if result.points and figures:
+        figures[0] = _with_limit(figures[0], [other for _, other in others])
     # A baseline draws itself; a second training has nothing to add, which `compare` shows.
     for name, other in others:
         its_tables, its_figures = kind_of(other).beside(result, other)
@@ -65,6 +69,24 @@ def report(
         openmetrics=as_openmetrics(result, required),
     )
     return Report(folder=folder, result=result, **vars(document))
+
+
+def _with_limit(throughput: Figure, others: Sequence[RunResult]) -> Figure:
+    """Return the figure of throughput with the largest read rate of the other results as a line."""
+    top = throughput.y.high or 0.0
+    lines = []
+    for other in others:
+        corner = other.read_limit
+        # A line far above the runs would press their curve to the axis.
+        if corner and corner.read and corner.read.bytes_per_second <= 2.6 * top:
+            rate, block = corner.read.bytes_per_second, show_bytes(corner.block_bytes)
+            name = f"{other.loader}, {corner.pattern} reads of {block}: {show_rate(rate)}"
+            lines.append(Level(rate, name))
+    if not lines:
+        return throughput
+    largest = max(lines, key=lambda line: line.y)
+    room = replace(throughput.y, high=max(top, 1.15 * largest.y))
+    return replace(throughput, levels=[largest], y=room)
 
 
 def _sets(named: Sequence[tuple[str, RunResult]], rules: str) -> Table:
