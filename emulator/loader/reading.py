@@ -103,7 +103,7 @@ class Reader:
     def engine(self, depth: int, batch: int) -> Engine | None:
         """Return what reads batches of so many samples, `depth` at a time; None: blobs do."""
         in_one_file = len(self.form.parts(self.samples.names[0])) == 1
-        if not isinstance(self.storage, PosixStorage) or not in_one_file:
+        if self.calls is not None or not isinstance(self.storage, PosixStorage) or not in_one_file:
             return None
         return self.storage.engine(depth, batch, self.sample_bytes())
 

@@ -8,7 +8,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command import finished, until
 from contracts.loader_contract import (
@@ -24,7 +23,7 @@ from contracts.loader_contract import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emulator.storage.posix import PosixStorage, aligned_buffer, probe_direct
+from emulator.storage.posix import PosixStorage, probe_direct
 
 __all__ = ["files", "pipe"]
 
@@ -53,29 +52,29 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Files:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pages=st.integers(1, 40),
-    workers=st.integers(1, 6),
+    workers=st.integers(1, 6) | st.integers(16, 19),
+    batch_size=st.sampled_from([1, 100]),  # io_uring reads small samples of large batches
     prefetch=st.integers(0, 5),
     direct=st.booleans(),
     order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple), max_size=6),
 )
 def test_whatever_the_knobs_every_byte_is_read_once(  # type: ignore[no-untyped-def]
-    maker, few: Files, pages: int, workers: int, prefetch: int, direct: bool, order: list[tuple[int, ...]]
+    maker,
+    few: Files,
+    pages: int,
+    workers: int,
+    batch_size: int,
+    prefetch: int,
+    direct: bool,
+    order: list[tuple[int, ...]],
 ) -> None:
     storage = PosixStorage(few.folder, direct=direct and probe_direct(few.folder), cache="cold")
-    spec = replace(SPEC, block_bytes=4096 * pages, workers=workers, prefetch=prefetch)
+    spec = replace(SPEC, block_bytes=4096 * pages, workers=workers, batch_size=batch_size, prefetch=prefetch)
     made = maker("direct")(few, spec, storage)
     portions = [whole_files(files) for files in order]
     assert [batch.bytes for batch in made.read(portions)] == [few.bytes_of(portion) for portion in portions]
     assert storage.stats.snapshot().bytes == sum(few.bytes_of(portion) for portion in portions)
     made.close()
-
-
-@pytest.mark.parametrize("size", [1, 4096, 2**20, 2**21, 5 * 2**20])
-def test_buffers_are_aligned(size: int) -> None:
-    buffer = aligned_buffer(size)
-    address = np.frombuffer(buffer, np.uint8).ctypes.data
-    assert len(buffer) == size
-    assert address % (2**21 if size >= 2**21 else 4096) == 0
 
 
 def test_memory_stays_where_it_was_over_2000_steps(maker, few: Files) -> None:  # type: ignore[no-untyped-def]
