@@ -81,9 +81,9 @@ def make_loader(
     reader = Reader(storage, samples, form, spec.block_bytes, arrays, access, calls)
     uncropped = reader.in_parts or form.records
     if owner.tensors and spec.crop and uncropped and not _foreign(samples, form):
-        held = f"files of {samples.samples_per_file}" if reader.in_parts else f"{samples.format} files"
+        files = f"files of {samples.samples_per_file}" if reader.in_parts else f"{samples.format} files"
         raise DatasetError(
-            f"the torch loader cannot crop samples of {held}",
+            f"the torch loader cannot crop samples of {files}",
             "use --set loader.crop=[] to load whole samples, or --loader direct",
         )
     loader: Loader = owner.get()(spec, reader, seed)

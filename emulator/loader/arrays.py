@@ -44,8 +44,6 @@ def load_sample(whole: Reader, index: int) -> dict[str, Array]:
                 total += file.size
                 if part == parts[-1] and total != whole.size(index):
                     raise wrong_size(file.name, total, whole.size(index))
-                if file.untimed:
-                    stack.enter_context(_timed(whole.storage, file.name, file.size))
                 arrays |= _load(whole, part, file)
         except OSError as error:  # some file systems report a failed read only when the file is closed
             error.filename = whole.storage.path(part)
@@ -58,17 +56,17 @@ class _File(NamedTuple):
     size: int
     opened: Any
     """A path, or an open file."""
-    untimed: bool = False
-    """True if the storage does not see the requests."""
 
 
 def _opened(whole: Reader, part: str, size: int | None, stack: ExitStack) -> _File:
-    if isinstance(whole.storage, PosixStorage):
-        opened, length = whole.storage.library_file(part, whole.form.library_opens)
-        if isinstance(opened, str):
-            return _File(opened, length, opened, untimed=True)
-        return _File(opened.name, length, stack.enter_context(opened), untimed=True)
-    blob = stack.enter_context(whole.storage.open(part, size))
+    storage = whole.storage
+    if isinstance(storage, PosixStorage):
+        opened, length = storage.library_file(part, whole.form.library_opens)
+        if not isinstance(opened, str):
+            stack.enter_context(opened)
+        stack.enter_context(_timed(storage, storage.path(part), length))
+        return _File(storage.path(part), length, opened)
+    blob = stack.enter_context(storage.open(part, size))
     # np.load reads the start of a zip file, its end, and its start again: the cache avoids a second read.
     peek = lru_cache(maxsize=4)(partial(_peek, blob))
     return _File(blob.name, blob.size, io.BufferedReader(PeekFile(peek, blob.size), whole.block))

@@ -108,7 +108,8 @@ class TorchLoader:
             raise _worker_died() from None
         started = [child for child in multiprocessing.active_children() if child not in before]
         self._workers += started
-        self._reading = started or self._reading  # persistent workers stay
+        if started:  # persistent workers stay
+            self._reading = started
         for _ in self._batches.portions:
             collated, taken = self._next(), time.monotonic()
             yield replace(self._batch(collated), taken=taken)
@@ -133,16 +134,19 @@ class TorchLoader:
             try:
                 return next(self._iterator, None)
             except _WORKER_DIED as error:
-                known = connection.wait([worker.sentinel for worker in self._reading], 0)
-                if known or isinstance(error, _CUT_OFF) or str(error).startswith(_DEAD):
+                timed_out = "timed out" in str(error)  # DataLoader's own timeout
+                if self._is_dead_worker(error, 0.0 if timed_out else _DEATH_SECONDS):
                     raise _worker_died() from None
-                if "timed out" in str(error):  # DataLoader's timeout: its workers are alive
-                    if time.monotonic() >= deadline:
-                        raise stalled(self._spec.stall_timeout) from None
-                elif connection.wait([worker.sentinel for worker in self._reading], _DEATH_SECONDS):
-                    raise _worker_died() from None
-                else:
+                if not timed_out:
                     raise
+            if time.monotonic() >= deadline:
+                raise stalled(self._spec.stall_timeout)
+
+    def _is_dead_worker(self, error: Exception, seconds: float) -> bool:
+        """Return True if `error` is that of a worker that has died, or does within so many seconds."""
+        if isinstance(error, _CUT_OFF) or str(error).startswith(_DEAD):
+            return True
+        return bool(connection.wait([worker.sentinel for worker in self._reading], seconds))
 
     def helper_cpu_seconds(self) -> float:
         """Return the user + system seconds of the worker processes until their last delivered batches."""

@@ -116,20 +116,27 @@ class RecordReader:
         if self._batches is None and self.whole.engine(1, len(portion.reads)) is not None:
             self._batches = self.whole.batches("python", 1, OPEN_FILES)
         if self._batches is None:
-            buffer, data = aligned_buffer(self.whole.room()), bytearray()
-            for read in portion.reads:
-                for piece in self.whole.stream(read, buffer, _never):
-                    data += piece
-            tensor = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-            return Loaded([tensor], len(data), began)
-        self._batches.begin(portion.epoch)
+            tensor = self._streamed(portion)
+        else:
+            tensor = self._read_together(self._batches, portion)
+        return Loaded([tensor], len(tensor), began)
+
+    def _streamed(self, portion: Portion) -> torch.Tensor:
+        buffer, data = aligned_buffer(self.whole.room()), bytearray()
+        for read in portion.reads:
+            for piece in self.whole.stream(read, buffer, _never):
+                data += piece
+        return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+    def _read_together(self, batches: BatchReader, portion: Portion) -> torch.Tensor:
+        batches.begin(portion.epoch)
         pieces = self.whole.pieces(portion.reads)
-        # In shared memory, as default_collate does in a worker, so that the rank gets it without a copy.
         tensor = torch.empty(int(pieces.table[:, 2].sum()), dtype=torch.uint8)
+        # In shared memory, as default_collate does in a worker, so that the rank gets it without a copy.
         if torch.utils.data.get_worker_info() is not None:
             tensor.share_memory_()  # type: ignore[no-untyped-call]
-        size = self._batches.read(pieces, self.whole.form.check_head, bytearray(1), tensor.numpy().data)
-        return Loaded([tensor], size, began)
+        batches.read(pieces, self.whole.form.check_head, bytearray(1), tensor.numpy().data)
+        return tensor
 
 
 def _never() -> bool:
