@@ -178,7 +178,7 @@ class BatchReader(Closing):
                 self._open[name] = fd
                 if found != size:
                     raise wrong_size(path, found, size)
-            self._open.move_to_end(name)
+            self._open.move_to_end(name)  # none is closed here: the batch needs all of its files
             table[at, 0] = fd
         return table
 

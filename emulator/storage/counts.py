@@ -185,6 +185,7 @@ class Tally:
 
     def _histogram(self) -> tuple[Buckets, float]:
         """Return the requests in each bucket, and the seconds of the longest."""
+        # Another thread may call this, while this tally's own replaces all three at once.
         buckets, slowest, new = self._filed
         taken = np.frombuffer(new[:])  # a copy, because an array with a view on it cannot grow
         indices = np.searchsorted(_UPPER, taken * 1e6)

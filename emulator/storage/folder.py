@@ -64,7 +64,7 @@ class FolderStore(PosixStorage, Store):
         """See Store.entries. Leaves out lost+found, which only root can read."""
         with storage_errors(f"cannot list {self}"):
             for name, entry in _walk(self.root, prefix):
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # somebody removes files meanwhile
                     yield Entry(name, entry.stat(follow_symlinks=False).st_size)
 
     def names(self, prefix: str = "") -> Iterator[str]:
@@ -111,6 +111,7 @@ class FolderStore(PosixStorage, Store):
         with storage_errors("cannot remove a file", self.root):
             root = self._real(self.root)
             for name in names:
+                # A link in place of a folder would lead the removal out of the dataset.
                 folder = name.rpartition("/")[0]
                 if self._real(self.root / folder) != f"{root}/{folder}".rstrip("/"):
                     raise OSError(errno.ELOOP, "a link leads there: move it away", str(self.root / name))
@@ -209,6 +210,7 @@ class FileDraft(Draft):
             except OSError as error:
                 if error.errno not in _UNSUPPORTED or not self._direct:
                     raise
+                # Some file systems refuse O_DIRECT only when they write.
                 self._direct = False
                 flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
                 fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
@@ -219,6 +221,7 @@ class FileDraft(Draft):
 
     def _close_file(self) -> None:
         if self._descriptor >= 0:
+            # Forgotten before the close, which may fail: its number may then be another file's.
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 

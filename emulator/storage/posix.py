@@ -82,7 +82,7 @@ class PosixStorage(Storage):
         with self.stats.mine().opens(path):
             fd, length = self.descriptor(path)
             if by_path:
-                os.close(fd)
+                os.close(fd)  # the library opens the file again
                 return path, length
             try:
                 os.lseek(fd, 0, os.SEEK_SET)
@@ -123,6 +123,7 @@ class PosixStorage(Storage):
         if self.cache == "warm":
             return
         period = _SAMPLED_DIRECT if self.direct else _SAMPLED_OPENS
+        # Every `period`-th file, counted over all batches.
         for path in paths[-self._opens % period :: period]:
             fd = self.opened(path)
             try:
