@@ -181,16 +181,17 @@ def huge_bytes(address: int) -> int:
     return 0
 
 
-@pytest.mark.parametrize("size", [4096, 65536, 300_000, 2**20 + 12288, 5 * 2**20])
-def test_buffers_of_any_size_lie_in_huge_pages(size: int) -> None:
+@pytest.mark.parametrize("size", [1, 4096, 65536, 300_000, 2**20 + 12288, 2**21, 5 * 2**20])
+def test_buffers_of_any_size_are_aligned_and_lie_in_huge_pages(size: int) -> None:
     """Of 4 kB pages, an O_DIRECT request is split into as many."""
+    buffers = [aligned_buffer(size) for _ in range(5)]
+    addresses = [ctypes.addressof(ctypes.c_char.from_buffer(buffer)) for buffer in buffers]
+    assert {len(buffer) for buffer in buffers} == {size}
+    assert all(address % (2**21 if size >= 2**21 else mmap.PAGESIZE) == 0 for address in addresses)
+    assert all(later - address >= size for address, later in pairwise(sorted(addresses)))
     modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not modes.exists() or "[never]" in modes.read_text():
         pytest.skip("no transparent huge pages")
-    buffers = [aligned_buffer(size) for _ in range(5)]
-    addresses = [ctypes.addressof(ctypes.c_char.from_buffer(buffer)) for buffer in buffers]
-    assert all(address % mmap.PAGESIZE == 0 for address in addresses)
-    assert all(later - address >= size for address, later in pairwise(sorted(addresses)))
     for buffer, address in zip(buffers, addresses, strict=True):
         buffer[0] = 1
         assert huge_bytes(address) >= 2**21
