@@ -176,7 +176,7 @@ def patch(module: Any) -> None:
     base, worker, fetch = module._BaseDataLoaderIter, module._utils.worker, module._utils.fetch
     if getattr(base, "_feedrate", False):
         return
-    begin, following, reset, index = base.__init__, base.__next__, base._reset, base._next_index
+    begin, next_batch, reset, next_index = base.__init__, base.__next__, base._reset, base._next_index
     loop = worker._worker_loop
 
     @functools.wraps(begin)
@@ -188,22 +188,22 @@ def patch(module: Any) -> None:
     @functools.wraps(reset)
     def again(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> Any:
         result = reset(self, loader, first_iter, *args, **kwargs)
-        if not first_iter:
+        if not first_iter and hasattr(self, "_feedrate_loader"):
             _begin_epoch(self, loader)
         return result
 
-    @functools.wraps(index)
+    @functools.wraps(next_index)
     def ask(self: Any) -> Any:
-        found = index(self)
+        indices = next_index(self)
         if hasattr(self, "_feedrate_sizes"):
             # Without collation an index may be a tuple, such as a file and an offset, and a list is a batch.
-            batch = self._auto_collation or isinstance(found, list)
-            self._feedrate_sizes.append(len(found) if batch and isinstance(found, Sized) else 0)
-        return found
+            batch = self._auto_collation or isinstance(indices, list)
+            self._feedrate_sizes.append(len(indices) if batch and isinstance(indices, Sized) else 0)
+        return indices
 
-    @functools.wraps(following)
+    @functools.wraps(next_batch)
     def take(self: Any) -> Any:
-        return _take(self, following)
+        return _take(self, next_batch)
 
     @functools.wraps(loop)
     def work(*args: Any, **kwargs: Any) -> Any:
@@ -219,10 +219,10 @@ def patch(module: Any) -> None:
         kind.fetch = _marked_fetch(kind.fetch)
 
 
-def _marked_fetch(made: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `fetch`, with or without workers, which marks where each batch begins and ends."""
+def _marked_fetch(torch_fetch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return PyTorch's `fetch`, with or without workers, which marks where each batch begins and ends."""
 
-    @functools.wraps(made)
+    @functools.wraps(torch_fetch)
     def fetch(self: Any, index: Any) -> Any:
         if _traced != os.getpid():
             # Not earlier: PyTorch reads hundreds of kB of code before a worker's first batch.
@@ -231,7 +231,7 @@ def _marked_fetch(made: Callable[..., Any]) -> Callable[..., Any]:
         loader = getattr(_inside, "loader", 0)
         _border(loader, ends=False)
         try:
-            return made(self, index)
+            return torch_fetch(self, index)
         finally:
             _border(loader, ends=True)
 
@@ -243,18 +243,18 @@ def _tell_usage(**facts: Any) -> None:
         _events.facts(p=os.getpid(), **facts, **usage("/proc/self"))
 
 
-def _take(iterator: Any, following: Callable[[Any], Any]) -> Any:
+def _take(iterator: Any, next_batch: Callable[[Any], Any]) -> Any:
     """Return the next batch of `iterator`, by PyTorch's own `__next__`, and report when it was delivered."""
     events = _events
     if events is None or not events.open or not hasattr(iterator, "_feedrate_loader"):
-        return following(iterator)
+        return next_batch(iterator)
     _end_step(iterator)
     ready = _ready(iterator)
     process, number, epoch = os.getpid(), iterator._feedrate_loader, iterator._feedrate_epoch
     _inside.loader = 0 if iterator._num_workers else number
     asked, used = time.monotonic_ns(), _cpu_ns()
     try:
-        batch = following(iterator)
+        batch = next_batch(iterator)
         got, worked = time.monotonic_ns(), _cpu_ns() - used
     except StopIteration:
         events.facts(k="x", p=process, l=number, e=epoch, a=asked)
