@@ -1,16 +1,12 @@
-"""Make a recipe like an existing folder: its number of files, their sizes, its tree. No name is kept.
-
-A folder may hold millions of files, so sizes and content are judged by random samples of fixed size.
-"""
+"""Make a recipe like an existing folder: its number of files, their sizes, its tree. No name is kept."""
 
 from __future__ import annotations
 
-import heapq
 import random
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +18,15 @@ from emulator.dataset.payload import measure_payload
 from emulator.errors import DatasetError, storage_errors
 from emulator.storage.folder import FolderStore
 
-T = TypeVar("T")
 MEASURED = "ratio=measured"
 """The payload that compresses as the files do."""
-SAMPLED = 200_000
-"""Files whose sizes are kept; of more files, a random sample."""
-LOOKED_AT = 48
-"""Files whose content is looked at where it is to be measured."""
+MEASURED_FILES = 48
+"""Files whose compression is measured for it; of more files, a random sample."""
 LARGEST = 1000
 """Files whose sizes are kept exactly: the largest, which hold most bytes where sizes differ by orders."""
-_GOLDEN = 0.6180339887498949
-_SHARES = np.linspace(0, 1, 257)
 MOST_FOLDERS = 4096
-"""Folders whose levels and files are kept; of more folders, a random sample."""
+"""Folders in a plan; of more folders, as many that are evenly spread over levels and files."""
+_SHARES = np.linspace(0, 1, 257)
 
 
 def recipe_like(folder: Path, payload: str) -> tuple[Recipe, Tree | None, int]:
@@ -46,108 +38,109 @@ def recipe_like(folder: Path, payload: str) -> tuple[Recipe, Tree | None, int]:
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder}", "give the folder that the new one shall be like")
-    draw = random.Random(0)  # noqa: S311  a sample of sizes, the same each time
-    sizes: list[int] = []
-    names: list[str] = []
-    files = total = empty = 0
-    smallest, largest = 2**63, list[int]()
-    folders = 0
-    held: list[list[int]] = []  # of the sampled folders: levels, files
-    before, current = None, [0, 0]
+    draw = random.Random(0)  # noqa: S311  a sample of names, the same each time
+    sample: list[str] = []
+    empty = 0
+    # Arrays, because a folder may hold millions of files: 8 bytes each.
+    sizes, depths, counts = array("q"), array("q"), array("q")
+    parent = None
     with storage_errors("cannot list the folder", folder):
         for name, size in files_below(folder):
             if not size:
                 empty += 1
                 continue
-            files, total = files + 1, total + size
-            if (inside := name.rpartition("/")[0]) != before:
-                before, folders, current = inside, folders + 1, [min(name.count("/"), MOST_DEPTH), 0]
-                _keep(held, MOST_FOLDERS, current, folders, draw)
-            current[1] += 1
-            smallest = min(smallest, size)
-            (heapq.heappush if len(largest) < LARGEST else heapq.heappushpop)(largest, size)
-            _keep(sizes, SAMPLED, size, files, draw)
-            if payload == MEASURED:
-                _keep(names, LOOKED_AT, name, files, draw)
-    if not files:
+            sizes.append(size)
+            if name.rpartition("/")[0] != parent:  # files of a folder come together
+                parent = name.rpartition("/")[0]
+                depths.append(min(name.count("/"), MOST_DEPTH))
+                counts.append(0)
+            counts[-1] += 1
+            if len(sample) < MEASURED_FILES:
+                sample.append(name)
+            elif (place := draw.randrange(len(sizes))) < MEASURED_FILES:
+                sample[place] = name
+    if not sizes:
         raise DatasetError(f"{folder} holds no files with anything in them", "give the folder of the data")
     if payload == MEASURED:
-        ratio = measure_payload(FolderStore(folder), names)["zstd_ratio"]
+        ratio = measure_payload(FolderStore(folder), sample)["zstd_ratio"]
         payload = "incompressible" if ratio < 1.02 else f"ratio={min(64.0, ratio):.2f}"
-    quantiles = _quantiles(np.sort(sizes), files, total, largest, smallest)
-    recipe = _recipe(files, total, quantiles, spread([max(1, size) for size in largest]), payload)
-    return recipe, _tree(held) if any(depth for depth, _ in held) else None, empty
+    tree = _tree(np.asarray(depths), np.asarray(counts)) if any(depths) else None
+    return _recipe(np.sort(np.asarray(sizes)), len(sizes), payload), tree, empty
 
 
 def recipe_of_sizes(name: str, sizes: Sequence[int], files: int) -> Recipe:
     """Return a recipe of `files` files like some of these sizes, ascending. Raises SpecError."""
-    known = np.asarray(sizes, np.int64)
-    largest = [max(1, int(size)) for size in known[-LARGEST:]] if files == len(known) else [int(known[-1])]
-    total = round(float(known.mean()) * files)
-    quantiles = _quantiles(known, files, total, largest, max(1, int(known[0])))
-    made = _recipe(files, total, quantiles, spread(largest), "incompressible")
-    return replace(made, name=name, title=f"{files} files, as recorded")
+    recipe = _recipe(np.maximum(np.asarray(sizes, np.int64), 1), files, "incompressible")
+    return replace(recipe, name=name, title=f"{files} files, as recorded")
 
 
-def _keep(kept: list[T], most: int, one: T, number: int, draw: random.Random) -> None:
-    """Keep number `number` of what passes by, from 1 on, if it is drawn for a sample of at most `most`."""
-    if len(kept) < most:
-        kept.append(one)
-    elif (place := draw.randrange(number)) < most:
-        kept[place] = one
+def _recipe(sizes: NDArray[np.int64], files: int, payload: str) -> Recipe:
+    """Return the recipe of `files` files. Raises SpecError.
 
-
-def _recipe(
-    files: int, total: int, quantiles: tuple[int, ...], largest: tuple[int, ...], payload: str
-) -> Recipe:
-    """Return the recipe of `files` files of `total` bytes. Raises SpecError.
-
-    `largest` are the bytes of the LARGEST largest, `quantiles` those of the others, or of all if there are no
-    others.
+    `sizes` are theirs, ascending, or those of some of them: then only the largest is kept exactly.
     """
-    one, most = quantiles[0] == max(largest), max(largest)
-    size = SizeSpec(
-        distribution="fixed" if one else "quantiles",
-        quantiles=() if one else quantiles,
-        listed=() if one else largest,
-        listed_among=0 if one else files,
-        bytes_mean=most if one else min(max(round(total / files), quantiles[0]), most),
-        bytes_max=max(2**32 - 2**20, most) if most < 2**32 else most,
-        shape="bytes",
-    )
+    if len(sizes) == files:
+        others, largest = np.split(sizes, [max(0, files - LARGEST)])
+        total = int(sizes.sum())
+    else:
+        others, largest = sizes[sizes < sizes[-1]], sizes[-1:]
+        total = round(float(sizes.mean()) * files)
+    most = int(largest[-1])
+    quantiles = _quantiles(others, largest, total - int(largest.sum()), files - len(largest))
+    if quantiles[0] == most:
+        size = SizeSpec(distribution="fixed", bytes_mean=most, bytes_max=_limit(most), shape="bytes")
+    else:
+        size = SizeSpec(
+            distribution="quantiles",
+            quantiles=quantiles,
+            listed=_spread(largest),
+            listed_among=files,
+            bytes_mean=min(max(round(total / files), quantiles[0]), most),
+            bytes_max=_limit(most),
+            shape="bytes",
+        )
     title = f"like a folder of {files} files"
     return Recipe(name="like", title=title, format="bytes", payload=payload, files=files, size=size)
 
 
-def _tree(held: list[list[int]]) -> Tree:
-    """Return folders of these levels and files, in an order in which any part of them is like all."""
-    held.sort()
-    places = np.argsort(np.arange(len(held)) * _GOLDEN % 1)
-    depths, files = np.array(held)[places].T
-    return Tree(tuple(depths.tolist()), tuple(np.cumsum(files).tolist()))
-
-
-def spread(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return `sizes` ordered by the golden ratio: the first half of them, too, has half of the largest."""
-    places = np.argsort(np.arange(len(sizes)) * _GOLDEN % 1)
-    return tuple(np.sort(sizes)[::-1][places].tolist())
+def _limit(most: int) -> int:
+    """Return `bytes_max`: the default, unless it must be more. The recipe refuses 4 GiB."""
+    return max(2**32 - 2**20, most)
 
 
 def _quantiles(
-    sizes: NDArray[np.int64], files: int, total: int, largest: Sequence[int], smallest: int
+    others: NDArray[np.int64], largest: NDArray[np.int64], total: int, files: int
 ) -> tuple[int, ...]:
-    """Quantiles of the files that are not among the `largest`; interpolated, they have these files' mean.
+    """Return quantiles that, interpolated, have the mean of `files` files of `total` bytes.
 
-    `sizes` is a sample of all, ascending.
+    `others` are sizes of these files, ascending; none of the `largest` is among them. Without any such file,
+    the quantiles are those of the largest.
     """
-    others = files - len(largest)
-    if not others:
-        return tuple(max(1, int(size)) for size in np.quantile(sorted(largest), _SHARES))
-    cut = min(largest)
-    rest = sizes[:others] if len(sizes) == files else sizes[sizes < cut]
-    found = np.quantile(rest if len(rest) else [cut], _SHARES)
-    found[0] = smallest
-    mean = (total - sum(largest)) / others
-    for _ in range(8):  # those at an end move no further
-        found = np.clip(found * mean * (len(found) - 1) / np.sum((found[1:] + found[:-1]) / 2), smallest, cut)
-    return tuple(max(1, int(size)) for size in np.rint(found))
+    if not files:
+        return tuple(int(size) for size in np.quantile(largest, _SHARES))
+    known = others if len(others) else largest[:1]
+    table = np.quantile(known, _SHARES)
+    mean = total / files
+    for _ in range(8):  # those that reach an end move no further, so one step is not enough
+        interpolated_total = np.sum((table[1:] + table[:-1]) / 2)
+        table = np.clip(table * mean * (len(table) - 1) / interpolated_total, known[0], largest[0])
+    return tuple(max(1, int(size)) for size in np.rint(table))
+
+
+def _tree(depths: NDArray[np.int64], counts: NDArray[np.int64]) -> Tree:
+    """Return folders of these levels and files, in an order in which any part of them is like all."""
+    order = np.lexsort((counts, depths))
+    if len(order) > MOST_FOLDERS:
+        order = order[np.linspace(0, len(order) - 1, MOST_FOLDERS).round().astype(int)]
+    order = order[_golden(len(order))]
+    return Tree(tuple(depths[order].tolist()), tuple(np.cumsum(counts[order]).tolist()))
+
+
+def _spread(sizes: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return `sizes` in an order whose first half, too, has half of the largest."""
+    return tuple(sizes[::-1][_golden(len(sizes))].tolist())
+
+
+def _golden(count: int) -> NDArray[np.int64]:
+    """Return an order of `count` indices, by multiples of the golden ratio, of which any part is spread."""
+    return np.argsort(np.arange(count) * 0.6180339887498949 % 1)

@@ -96,16 +96,6 @@ def test_a_sample_of_folders_stands_for_many(tmp_path, monkeypatch):
     assert len(set(plan.names.leaves())) == 100 and len(set(plan.names)) == 200
 
 
-def test_a_sample_of_sizes_stands_for_many_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(like, "SAMPLED", 100)
-    make(tmp_path, range(1000, 2000))
-    recipe, _, _ = like.recipe_like(tmp_path, "incompressible")
-    assert recipe.files == 1000
-    quantiles = recipe.size.quantiles
-    assert (quantiles[0], quantiles[-1]) == (1000, 1999)
-    assert quantiles[128] == pytest.approx(1500, abs=150)
-
-
 def test_compression_is_measured_when_asked_for(tmp_path):
     (tmp_path / "zeros").write_bytes(bytes(500_000))
     (tmp_path / "random").write_bytes(os.urandom(500_000))
