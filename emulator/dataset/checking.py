@@ -11,6 +11,7 @@ from emulator.config.storage import Place
 from emulator.dataset.manifest import Dataset
 from emulator.dataset.progress import READERS, DoneCount, showing
 from emulator.dataset.shared import open_together, repeats_of
+from emulator.dataset.sizes import Index
 from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
 from emulator.dataset.writer import repair, repair_was_cut_off
 from emulator.launch.comm import Comm, agreed
@@ -50,25 +51,40 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
     Quiet if a rank has reported the error.
     """
     how = how or Checking()
-    first, threads = comm.rank == 0, how.threads or READERS
+    threads = how.threads or READERS
     dataset = open_together(comm, place)
     files = len(dataset.manifest.names)
     indices = evenly_spread(files, how.sample)
-    share = indices[comm.rank :: comm.size]
-    tally, size = DoneCount(), agreed(comm, lambda: dataset.manifest.bytes_of(indices))
-    with showing("verify", tally, len(indices), size, comm.size):
-        faults_here = agreed(comm, lambda: check_files(dataset, share, threads, tally.add))
-        faults_here += agreed(comm, lambda: extra_files(dataset) if first else [])
-    faults: list[Fault] = comm.bcast([fault for part in comm.gather(faults_here) for fault in part])
-    left = faults
-    unread = [fault for fault in faults if fault.unread]
+    faults = _faults(dataset, indices, comm, threads)
     repeated = repeats_of(comm, dataset.store)
-    if how.repair and comm.bcast(agreed(comm, lambda: first and bool(faults or repair_was_cut_off(dataset)))):
-        wrong = [fault for fault in faults if not fault.unread]
-        left = unread + comm.bcast(agreed(comm, lambda: _repaired(dataset, wrong, threads) if first else []))
-    if not first:
+    left = _left_by_repair(dataset, faults, comm, threads) if how.repair else faults
+    if comm.rank != 0:
         return None
     return Checked(files=files, checked=len(indices), found=faults, left=left, repeated=repeated)
+
+
+def _faults(dataset: Dataset, indices: Index, comm: Comm, threads: int) -> list[Fault]:
+    """Check the files `indices`, of which each rank reads a share; return all faults. Collective."""
+    share = indices[comm.rank :: comm.size]
+    tally = DoneCount()
+    size = agreed(comm, lambda: dataset.manifest.bytes_of(indices))
+    with showing("verify", tally, len(indices), size, comm.size):
+        faults = agreed(comm, lambda: check_files(dataset, share, threads, tally.add))
+        faults += agreed(comm, lambda: extra_files(dataset) if comm.rank == 0 else [])
+    all_faults: list[Fault] = comm.bcast([fault for part in comm.gather(faults) for fault in part])
+    return all_faults
+
+
+def _left_by_repair(dataset: Dataset, faults: Sequence[Fault], comm: Comm, threads: int) -> Sequence[Fault]:
+    """Let the first rank make wrong files again; return the faults that stay. Collective."""
+    first = comm.rank == 0
+    needed = agreed(comm, lambda: first and bool(faults or repair_was_cut_off(dataset)))
+    if not comm.bcast(needed):
+        return faults
+    unread = [fault for fault in faults if fault.unread]
+    wrong = [fault for fault in faults if not fault.unread]
+    remaining: list[Fault] = agreed(comm, lambda: _repaired(dataset, wrong, threads) if first else [])
+    return [*unread, *comm.bcast(remaining)]
 
 
 def _repaired(dataset: Dataset, faults: Sequence[Fault], threads: int) -> list[Fault]:

@@ -25,11 +25,6 @@ from emulator.registry import FILLERS
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 
-_SMALL_BYTES = 8 << 20
-"""Bytes of a sample below which writers mostly wait for fsync or the object store, so that more are used."""
-_OBJECTS = 16
-"""Small objects written at once. Fewer large ones are: each is a copy in memory."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
@@ -83,37 +78,26 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
     with ExitStack() as stack:
         no_lock = nullcontext((Holding(store), None))
         holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else no_lock))
-        # Seeds are local files, so one rank of each host makes them for an object store.
-        makes_seeds = first if isinstance(store, FolderStore) else comm.node().rank == 0
         if how.force:
-            agreed(comm, lambda: removable(holding) if first else None)
-        seeded = agreed(comm, lambda: with_seeds(plan, store, how.seeds) if makes_seeds else plan)
-        writer = DatasetWriter(store, comm.bcast(seeded), how.force)
-        old = agreed(comm, lambda: writer.check(holding) if first else None)
+            agreed(comm, lambda: removable(holding) if first else None)  # before seeds are made
+        writer = DatasetWriter(store, _with_seeds(store, plan, comm, how.seeds), how.force)
+        removed = agreed(comm, lambda: writer.check(holding) if first else None)
         share = np.arange(comm.rank, plan.files, comm.size)
         missing = agreed(comm, lambda: writer.unfinished(share))
-        left = comm.sum(np.array([len(missing), planned_sum(writer.plan, missing)], np.float64))
-        files_left, bytes_left = map(int, left)
+        sums = comm.sum(np.array([len(missing), planned_sum(writer.plan, missing)], np.float64))
+        files, size = map(int, sums)
 
         def begin() -> bool:
             """Prepare the store if there is something to do; return whether there is."""
-            if old is None or (not files_left and writer.finished()):
+            if removed is None or (not files and writer.finished()):
                 return False
             if how.space_check:
-                writer.require_space(files_left, bytes_left, old.bytes)
-            writer.begin(holding, old, before)
+                writer.require_space(files, size, removed.bytes)
+            writer.begin(holding, removed, before)
             return True
 
         begun = comm.bcast(agreed(comm, begin))
-        tally = DoneCount()
-        with showing("generate", tally, files_left, bytes_left, comm.size) as progress:
-            try:
-                _fill(writer, missing, comm, how, tally)
-            except KeyboardInterrupt:
-                done, size = tally.now()
-                raise Interrupted(done, files_left, size) from None
-            files, size = map(int, comm.sum(np.array(tally.now(), np.float64)))
-            made = replace(progress(), files=files, bytes=size)
+        made = _make(writer, missing, files, size, comm, how)
         manifest = agreed(comm, lambda: (writer.finish() if begun else writer.finished()) if first else None)
     repeated = repeats_of(comm, store)
     if manifest is None:
@@ -121,17 +105,49 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
     return Filled(store=store, manifest=manifest, made=made, begun=begun, repeated=repeated)
 
 
+def _with_seeds(store: Store, plan: DatasetPlan, comm: Comm, seeds: Path | None) -> DatasetPlan:
+    """Return the plan with its seeds, which are made where they are missing. Collective."""
+    # Seeds are local files, so one rank of each host makes them for an object store.
+    makes_seeds = comm.rank == 0 if isinstance(store, FolderStore) else comm.node().rank == 0
+    seeded = agreed(comm, lambda: with_seeds(plan, store, seeds) if makes_seeds else plan)
+    shared: DatasetPlan = comm.bcast(seeded)
+    return shared
+
+
+def _make(
+    writer: DatasetWriter, missing: NDArray[np.int64], files: int, size: int, comm: Comm, how: Filling
+) -> FilesDone:
+    """Make this rank's `missing` files and show the progress. Collective.
+
+    `files` and `size` are files and bytes that all ranks will make; those that were made are returned.
+    """
+    tally = DoneCount()
+    with showing("generate", tally, files, size, comm.size) as progress:
+        try:
+            _fill(writer, missing, comm, how, tally)
+        except KeyboardInterrupt:
+            done_files, done_bytes = tally.now()
+            raise Interrupted(done_files, files, done_bytes) from None
+        made_files, made_bytes = map(int, comm.sum(np.array(tally.now(), np.float64)))
+        return replace(progress(), files=made_files, bytes=made_bytes)
+
+
 def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filling, tally: DoneCount) -> None:
     if how.dask:
         FILLERS.load("dask")(writer, mine, how.dask, how.write, tally.add)
         return
-    small = writer.plan.recipe.size.bytes_mean < _SMALL_BYTES
-    several = min(16, 4 * cores()) if isinstance(writer.store, FolderStore) else _OBJECTS
-    threads = how.threads or (several if small else min(16, cores() + 2))
     try:
-        writer.fill(mine, comm.rank, threads, how.write, tally.add)
+        writer.fill(mine, comm.rank, how.threads or _threads(writer), how.write, tally.add)
     except FeedrateError as error:
         if comm.size == 1:
             raise
         print(f"feedrate: error: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
         comm.abort(error.exit_code)  # ends all ranks; the next run resumes
+
+
+def _threads(writer: DatasetWriter) -> int:
+    """Return the number of writers of this process."""
+    if writer.plan.recipe.size.bytes_mean >= 8 << 20:
+        return min(16, cores() + 2)
+    # Writers of small samples mostly wait: for fsync, or for the object store.
+    return min(16, 4 * cores()) if isinstance(writer.store, FolderStore) else 16

@@ -143,14 +143,18 @@ class Head(Facts):
             raise SpecError("it names no table")
         if self.files * self.samples_per_file >= 2**63:
             raise SpecError("samples_per_file is too large")
+        self._check_measured()
+        if self.plan is not None:
+            recipe = self.plan.recipe
+            planned = (self.plan.files, recipe.format, recipe.samples_per_file)
+            if planned != (self.files, self.format, self.samples_per_file):
+                raise SpecError("its plan is that of another dataset")
+
+    def _check_measured(self) -> None:
         if not all(math.isfinite(value) and value >= 0 for value in self.measured.values()):
             raise SpecError("measured must be numbers of at least 0")
         if self.measured and not {"files", "bytes", "zstd_ratio", "unique_blocks"} <= self.measured.keys():
             raise SpecError("measured lacks a figure")
-        if self.plan is not None:
-            recipe, stated = self.plan.recipe, (self.files, self.format, self.samples_per_file)
-            if stated != (self.plan.files, recipe.format, recipe.samples_per_file):
-                raise SpecError("its plan is that of another dataset")
 
 
 def checksum_of(table: Mapping[str, Any]) -> str:
@@ -202,12 +206,12 @@ def tables(store: Store) -> list[str]:
 
     Raises StorageError.
     """
-    found = []
+    intact = []
     for name in filter(TABLE.fullmatch, store.names("samples-")):
-        with suppress(SpecError):
+        with suppress(SpecError):  # damaged, or somebody else's
             read_table(store, name, int(name[8:16], 16))
-            found.append(name)
-    return found
+            intact.append(name)
+    return intact
 
 
 def read_manifest(place: Place | Store) -> Manifest:

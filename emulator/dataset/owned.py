@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.config.reader import build, to_plain
 from emulator.dataset.journal import JOURNALS, journalled, read_writers
@@ -192,28 +193,35 @@ def removable(holding: Holding) -> Removable:
     if not holding.plans:
         return Removable([], 0)
     plan = max(holding.plans, key=lambda plan: plan.files)
-    expected = np.zeros(plan.files, np.int64)
-    if holding.dataset is not None:
-        expected[: len(holding.dataset.manifest.sizes)] = holding.dataset.manifest.sizes[:]
-    if holding.begun is not None:
-        for records in journalled(store):
-            records = records[records["index"] < plan.files]
-            expected[records["index"]] = records["bytes"]
-    found, samples, present = np.zeros(plan.files, np.int64), [], set()
+    recorded = _recorded_bytes(holding, plan.files)
+    there, samples, present = np.zeros(plan.files, np.int64), [], set()
     for entry in store.entries():
         index = plan.index_of(entry.name)
         if index is not None:
             samples.append(entry.name)
             present.add(index)
-            found[index] += entry.size
-    doubtful = [plan.names[index] for index in sorted(present) if found[index] != expected[index]]
+            there[index] += entry.size
+    doubtful = [plan.names[index] for index in sorted(present) if there[index] != recorded[index]]
     if doubtful:
         raise DatasetError(
             f"{store}: {len(doubtful)} files are not as large as feedrate recorded, and may be somebody "
             f"else's: {listed(doubtful)}",
             "run the command that made the dataset again, or move them away",
         )
-    return Removable(samples, int(found.sum()))
+    return Removable(samples, int(there.sum()))
+
+
+def _recorded_bytes(holding: Holding, files: int) -> NDArray[np.int64]:
+    """Return the bytes of each of `files` samples by manifest and journals; 0 for one that has no record."""
+    recorded = np.zeros(files, np.int64)
+    if holding.dataset is not None:
+        sizes = holding.dataset.manifest.sizes
+        recorded[: len(sizes)] = sizes[:]
+    if holding.begun is not None:
+        for records in journalled(holding.store):
+            planned = records[records["index"] < files]
+            recorded[planned["index"]] = planned["bytes"]
+    return recorded
 
 
 def remove(holding: Holding, found: Removable) -> None:

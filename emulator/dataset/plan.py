@@ -105,24 +105,25 @@ class DatasetPlan:
 
     @property
     def folders(self) -> list[str]:
-        """The folders of the dataset, outer ones first, and the empty one that DLIO wants beside its files.
-
-        The suffix of a format with a folder per sample has a slash; each sample adds a folder or more.
-        """
+        """The folders of the dataset, outer ones first, and the empty one that DLIO wants beside them."""
         leaves = [PurePosixPath(leaf) for leaf in self.names.leaves()]
-        dealt = {str(path) for leaf in leaves for path in (leaf, *leaf.parents[:-1])}
-        inner = _outer_first(dealt)
-        around = (
-            [self.folder, VALIDATION, *(f"{self.folder}/{name}" for name in inner)] if self.folder else inner
-        )
-        inside, found = self.form.suffix.count("/"), set[str]()
-        for name in self.names if inside else ():
-            outermost = name.rsplit("/", inside)[0]
-            parents = [
-                str(folder) for part in self.form.parts(name) for folder in PurePosixPath(part).parents
-            ]
-            found |= {folder for folder in parents if folder.startswith(outermost)}
-        return [*around, *_outer_first(found)]
+        folders = _outer_first({str(path) for leaf in leaves for path in (leaf, *leaf.parents[:-1])})
+        if self.folder:
+            folders = [self.folder, VALIDATION, *(f"{self.folder}/{name}" for name in folders)]
+        return [*folders, *_outer_first(self._folders_of_samples())]
+
+    def _folders_of_samples(self) -> set[str]:
+        """Return the folders that samples bring along: the suffix of their format has a slash."""
+        levels = self.form.suffix.count("/")
+        folders: set[str] = set()
+        if not levels:
+            return folders
+        for name in self.names:
+            outermost = name.rsplit("/", levels)[0]
+            parts = self.form.parts(name)
+            parents = [str(folder) for part in parts for folder in PurePosixPath(part).parents]
+            folders.update(folder for folder in parents if folder.startswith(outermost))
+        return folders
 
     def planned_bytes(self, indices: Index) -> Index:
         """Bytes of the files `indices`; an upper estimate for compressed formats."""
@@ -182,4 +183,6 @@ def files_for(plan: DatasetPlan, size: int) -> int:
     sums = np.cumsum(plan.planned_bytes(np.arange(files)))
     if sums[-1] >= size:
         return int(np.searchsorted(sums, size)) + 1
-    return math.ceil(size / float(sums[-1] / files) * (1 + 1 / SUMMED_FILES))  # sizes are evenly spread
+    # Sizes are evenly spread, so the mean of these files is that of all, but for one file in so many.
+    mean = float(sums[-1] / files)
+    return math.ceil(size / mean * (1 + 1 / SUMMED_FILES))

@@ -102,24 +102,25 @@ def check_file(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
 
 def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
     """Return the fault of file `index`, if it has one. Raises StorageError."""
-    form = format_named(dataset.manifest.format)
+    form, store = format_named(dataset.manifest.format), dataset.store
     name = dataset.manifest.names[index]
     parts = form.parts(name)
     size, crc = dataset.rows["bytes"][index], dataset.rows["crc"][index]
-    made_here = dataset.manifest.plan is not None
-    odd = next(filter(None, (dataset.store.oddity(part, inside=made_here) for part in parts)), "")
-    if odd:  # to open a FIFO would wait for its writer
-        return Fault(name, odd)
-    wrong = ""
+    generated = dataset.manifest.plan is not None  # links of adopted files may lead out
+    for part in parts:
+        odd = store.oddity(part, inside=generated)
+        if odd:  # to open a FIFO would wait for its writer
+            return Fault(name, odd)
     try:
-        value = sums(dataset.store, parts, memoryview(buffer), int(size))
+        value = sums(store, parts, memoryview(buffer), size)
+        why = f"its bytes have changed: CRC-32 {value:08x}, {crc:08x} was written"
     except DatasetError as error:
-        value, wrong = -1, error.what
-    if value != crc:  # size and head are looked at only now: an object's take two more requests
-        wrong = looks_right(dataset.store, form, parts, size) or wrong
-        changed = f"its bytes have changed: CRC-32 {value:08x}, {crc:08x} was written"
-        return Fault(name, wrong.removeprefix(f"{name}: ") or changed)
-    return None
+        value, why = -1, error.what
+    if value == crc:
+        return None
+    # Size and head are looked at only now: an object's take two more requests.
+    why = looks_right(store, form, parts, size) or why
+    return Fault(name, why.removeprefix(f"{name}: "))
 
 
 _TOGETHER = 64
@@ -142,22 +143,24 @@ class _SmallFiles:
 
     def intact(self, indices: Index) -> bool:
         """Return True if all these files are small, plain and as they were written; False if in doubt."""
-        store, rows = self._dataset.store, self._dataset.rows
-        sizes = np.array([rows["bytes"][index] for index in indices.tolist()])
-        names = [self._dataset.manifest.names[index] for index in indices.tolist()]
-        form = format_named(self._dataset.manifest.format)
-        if self._reader is None or sizes.max() > _SMALL or len(form.parts(names[0])) > 1:
+        if self._reader is None:
             return False
-        assert isinstance(store, FolderStore)
-        if any(store.oddity(name, inside=True) for name in names):
+        manifest, rows = self._dataset.manifest, self._dataset.rows
+        numbers = indices.tolist()
+        names = [manifest.names[index] for index in numbers]
+        sizes = np.array([rows["bytes"][index] for index in numbers])
+        several_parts = len(format_named(manifest.format).parts(names[0])) > 1
+        if several_parts or sizes.max() > _SMALL:
             return False
-        found: list[int] = []
+        if any(self._dataset.store.oddity(name, inside=True) for name in names):
+            return False
+        sums: list[int] = []
         table = np.stack([np.full(len(sizes), -1), np.zeros_like(sizes), sizes, sizes], axis=1)
         try:
-            self._reader.read(Pieces(names, table), lambda head, *_: found.append(crc32(head)), bytearray(1))
+            self._reader.read(Pieces(names, table), lambda head, *_: sums.append(crc32(head)), bytearray(1))
         except (DatasetError, StorageError):
-            return False
-        return found == [rows["crc"][index] for index in indices.tolist()]
+            return False  # they are checked again, one by one
+        return sums == [rows["crc"][index] for index in numbers]
 
 
 def check_files(dataset: Dataset, indices: Index, threads: int, done: Done) -> list[Fault]:

@@ -93,49 +93,86 @@ def write_file(
 ) -> tuple[int, int]:
     """Write the file that consists of `pieces`; its (CRC-32, bytes). Raises OSError, StorageError.
 
-    `buffer` is page-aligned memory of whole pages. A page with a deferred piece is written twice when it has
-    left the buffer before the piece is known.
+    `buffer` is page-aligned memory of whole pages.
     """
-    base = used = 0  # offset of the buffer in the file, bytes in it
+    file = _BufferedFile(draft, buffer)
     sums: list[tuple[int, int]] = []
-    deferred: list[tuple[int, int, Deferred]] = []  # number of the piece, offset
-    again: dict[int, memoryview] = {}  # offset of a page -> its bytes
+    deferred: list[tuple[int, int, Deferred]] = []  # number of the piece, its offset
     for number, piece in enumerate(pieces):
-        if isinstance(piece, Deferred):
-            deferred.append((number, base + used, piece))
         if isinstance(piece, ArrayBytes):
             source, size = sources[piece.key], piece.size
+        elif isinstance(piece, Deferred):
+            source, size = MemorySource(piece.data), len(piece.data)
+            deferred.append((number, file.size, piece))
+            file.keep(size)
         else:
-            data = piece.data if isinstance(piece, Deferred) else piece
-            source, size = MemorySource(data), len(data)
-        done = 0
-        while done < size:
-            step = min(size - done, len(buffer) - used)
-            source.into(buffer[used:], step)
-            done, used = done + step, used + step
-            if used == len(buffer):
-                for _, at, late in deferred:
-                    for page in range(at // BLOCK_BYTES * BLOCK_BYTES, at + len(late.data), BLOCK_BYTES):
-                        if base <= page < base + used:
-                            again[page] = aligned_buffer(BLOCK_BYTES)
-                            again[page][:] = buffer[page - base : page - base + BLOCK_BYTES]
-                draft.put(buffer, base)
-                base, used = base + used, 0
+            source, size = MemorySource(piece), len(piece)
+        file.append(source, size)
         sums.append((source.crc, size))
-    for number, at, late in deferred:
-        sums[number] = (crc32(late.data), len(late.data))
-        for offset, byte in enumerate(late.data, start=at):
-            if offset >= base:
-                buffer[offset - base] = byte
+    for number, offset, piece in deferred:
+        file.replace(offset, piece.data)
+        sums[number] = (crc32(piece.data), len(piece.data))
+    file.finish()
+    return crc32_join(sums), file.size
+
+
+class _BufferedFile:
+    """A file that leaves through one buffer. Pages that are to change later are kept, and written again."""
+
+    def __init__(self, draft: Draft, buffer: memoryview) -> None:
+        self._draft, self._buffer = draft, buffer
+        self._begin = 0  # offset of the buffer in the file
+        self._used = 0  # bytes in the buffer
+        self._kept: dict[int, memoryview | None] = {}  # offset of a page -> its bytes when it has left
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file so far."""
+        return self._begin + self._used
+
+    def keep(self, size: int) -> None:
+        """Keep the pages of the next `size` bytes for `replace`."""
+        first = self.size // BLOCK_BYTES * BLOCK_BYTES
+        self._kept |= dict.fromkeys(range(first, self.size + size, BLOCK_BYTES))
+
+    def append(self, source: Source, size: int) -> None:
+        """Append the next `size` bytes of `source`. Raises OSError, StorageError."""
+        while size:
+            step = min(size, len(self._buffer) - self._used)
+            source.into(self._buffer[self._used :], step)
+            self._used += step
+            size -= step
+            if self._used == len(self._buffer):
+                self._flush()
+
+    def _flush(self) -> None:
+        for page in self._kept:
+            if self._begin <= page < self.size:
+                memory = self._kept[page] = aligned_buffer(BLOCK_BYTES)
+                start = page - self._begin
+                memory[:] = self._buffer[start : start + BLOCK_BYTES]
+        self._draft.put(self._buffer, self._begin)
+        self._begin, self._used = self.size, 0
+
+    def replace(self, offset: int, data: bytes) -> None:
+        """Replace bytes that were kept."""
+        for at, byte in enumerate(data, start=offset):
+            if at >= self._begin:
+                self._buffer[at - self._begin] = byte
             else:
-                again[offset // BLOCK_BYTES * BLOCK_BYTES][offset % BLOCK_BYTES] = byte
-    end = padded(used)
-    buffer[used:end] = bytes(end - used)
-    draft.put(buffer[:end], base)
-    for page, memory in again.items():
-        draft.put(memory, page)
-    draft.end(base + used)
-    return crc32_join(sums), base + used
+                page = self._kept[at // BLOCK_BYTES * BLOCK_BYTES]
+                assert page is not None  # it has left the buffer
+                page[at % BLOCK_BYTES] = byte
+
+    def finish(self) -> None:
+        """Write what is left. Raises OSError, StorageError."""
+        end = padded(self._used)
+        self._buffer[self._used : end] = bytes(end - self._used)  # O_DIRECT takes whole pages
+        self._draft.put(self._buffer[:end], self._begin)
+        for page, memory in self._kept.items():
+            if memory is not None:
+                self._draft.put(memory, page)
+        self._draft.end(self.size)
 
 
 # ---- Finding samples in files.
