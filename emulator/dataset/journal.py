@@ -39,7 +39,7 @@ class Journal(Closing):
     def __init__(self, store: Store, worker: int) -> None:
         """Raises OSError, StorageError."""
         self._appender = store.appender(f"{JOURNALS}{worker:06d}", RECORD.itemsize)
-        if isinstance(store, FolderStore):
+        if isinstance(store, FolderStore):  # objects appear whole: no temporary ones are left
             self.add(_WRITER, os.getpid(), zlib.crc32(socket.gethostname()[:32].encode()))
             self._appender.sync()
 
@@ -73,15 +73,13 @@ def read_writers(store: Store) -> set[tuple[int, int]]:
 
 def _records(store: Store) -> Iterator[Records]:
     """The valid records of journals, those of writers too, in blocks. Raises StorageError."""
+    unit = RECORD.itemsize
+    block_bytes = 2**16 * unit
     for name in sorted(store.names(JOURNALS)):
         data = store.get(name, TABLE_BYTES) or b""
-        whole = data[: len(data) // RECORD.itemsize * RECORD.itemsize]
-        for begin in range(0, len(whole), _AT_ONCE):
-            part = whole[begin : begin + _AT_ONCE]
-            records = np.frombuffer(part, RECORD)
-            checks = [zlib.crc32(part[at : at + 20]) for at in range(0, len(part), RECORD.itemsize)]
+        whole = data[: len(data) // unit * unit]  # without a record that a kill has cut off
+        for begin in range(0, len(whole), block_bytes):
+            block = whole[begin : begin + block_bytes]
+            records = np.frombuffer(block, RECORD)
+            checks = [zlib.crc32(block[at : at + unit - 4]) for at in range(0, len(block), unit)]
             yield records[records["check"] == np.array(checks, dtype=np.uint32)]
-
-
-_AT_ONCE = 2**16 * RECORD.itemsize
-"""Bytes of a journal that are looked at together."""

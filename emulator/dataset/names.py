@@ -64,21 +64,25 @@ class Names(NamesByIndex):
         return self.files
 
     def name(self, number: int) -> str:
-        plain = f"sample_{number:07d}{self.suffix}"
-        leaf = f"{number % self.subfolders:04d}" if self.subfolders else ""
+        subfolder = ""
         if self.tree is not None:
-            leaf = self.tree.path(*self.tree.place(number))
-        return "/".join(part for part in (self.folder, leaf, plain) if part)
+            subfolder = self.tree.path(*self.tree.place(number))
+        elif self.subfolders:
+            subfolder = f"{number % self.subfolders:04d}"
+        parts = (self.folder, subfolder, f"sample_{number:07d}{self.suffix}")
+        return "/".join(filter(None, parts))
 
     def leaves(self) -> Iterator[str]:
         """Yield the paths of the sub-folders below `folder` that hold files."""
         if self.tree is None:
             yield from (f"{number:04d}" for number in range(min(self.subfolders, self.files)))
             return
-        last, entry = self.tree.place(self.files - 1)
-        for again in range(last + 1):
-            wanted = range(entry + 1) if again == last else range(len(self.tree.depths))
-            yield from filter(None, (self.tree.path(again, number) for number in wanted))
+        last_round, last_folder = self.tree.place(self.files - 1)
+        for again in range(last_round + 1):
+            # The files may end within the last round.
+            folders = last_folder + 1 if again == last_round else len(self.tree.depths)
+            paths = (self.tree.path(again, folder) for folder in range(folders))
+            yield from filter(None, paths)  # empty: the dataset's own folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +106,26 @@ class Tree:
         return again, bisect_right(self.ends, slot)
 
     def path(self, again: int, entry: int) -> str:
-        """Return the path of a folder. Every level has about the same width."""
+        """Return the path of a folder: its number, a digit a level. Later rounds have other top folders."""
         depth = self.depths[entry]
-        wide, parts = _wide(len(self.depths), max(1, depth)), []
-        for level in range(depth):
-            entry, digit = divmod(entry, wide)
-            parts.append(f"{digit + (again * wide if level == depth - 1 else 0):04d}")
-        return "/".join(reversed(parts))
+        if not depth:
+            return ""
+        width = _width(len(self.depths), depth)
+        digits = []
+        for _ in range(depth):
+            entry, digit = divmod(entry, width)
+            digits.append(digit)
+        digits[-1] += again * width
+        return "/".join(f"{digit:04d}" for digit in reversed(digits))
 
 
 @cache
-def _wide(leaves: int, depth: int) -> int:
-    """Return the least width of a level with which `depth` levels have `leaves` leaves."""
-    wide = max(1, int(float(leaves) ** (1 / depth)) - 1)
-    while math.pow(wide, depth) < leaves:
-        wide += 1
-    return wide
+def _width(leaves: int, depth: int) -> int:
+    """Return the least number of folders in a folder with which `depth` levels have `leaves` leaves."""
+    width = max(1, int(float(leaves) ** (1 / depth)) - 1)  # the root may be rounded up
+    while math.pow(width, depth) < leaves:
+        width += 1
+    return width
 
 
 _ENDS = np.dtype([("end", "<i8")])
@@ -166,15 +174,13 @@ class Listed(NamesByIndex):
         last = 0
         for first in range(0, len(self), ROWS_AT_ONCE):
             ends = self._ends[first : first + ROWS_AT_ONCE + 1]
-            inside = 0 <= ends.min() <= ends.max() <= size  # else differences may be more than 64 bits hold
-            if not inside or ends[0] != last or (np.diff(ends) < 1).any():
+            # Checked first: the differences of other numbers may be more than 64 bits hold.
+            if not 0 <= ends.min() <= ends.max() <= size:
+                return False
+            if ends[0] != last or (np.diff(ends) < 1).any():
                 return False
             last = int(ends[-1])
         return last == size
-
-
-_MOST_NAME = 4096
-"""Bytes of a name, as Linux has it."""
 
 
 def require_names(names: Sequence[str]) -> None:
@@ -182,17 +188,21 @@ def require_names(names: Sequence[str]) -> None:
     for name in names:
         if not _stays_inside(name):
             raise SpecError(f"the name {name[:60]!r} leaves the folder, or is none")
-    hashes = np.fromiter(map(hash, names), np.int64, len(names))  # a set of a million names takes 100 MB
+    # Hashes first: a set of a million names takes 100 MB.
+    hashes = np.fromiter(map(hash, names), np.int64, len(names))
     hashes.sort()
-    again = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
-    alike = [name for name in names if hash(name) in again] if again else []
-    if len(set(alike)) < len(alike):
-        raise SpecError("a name appears twice")
+    repeated_hashes = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    if repeated_hashes:
+        suspects = [name for name in names if hash(name) in repeated_hashes]
+        if len(set(suspects)) < len(suspects):
+            raise SpecError("a name appears twice")
 
 
 def _stays_inside(name: str) -> bool:
     """Return True for the name of a file below the dataset's folder."""
     if not name or "\0" in name or name.startswith("/"):
         return False
-    inside = ".." not in name or ".." not in PurePosixPath(name).parts
-    return inside and len(os.fsencode(name)) < _MOST_NAME
+    # Most names have no "..": only the others are split, which takes longer.
+    if ".." in name and ".." in PurePosixPath(name).parts:
+        return False
+    return len(os.fsencode(name)) < 4096  # as Linux has it

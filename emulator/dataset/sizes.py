@@ -38,8 +38,9 @@ def quantiles(indices: Index, seed: int, stream: str, stride: int = _GOLDEN) -> 
     """Return a quantile in [0, 1) per index, evenly spread: a function of (seed, stream, index)."""
     digest = hashlib.sha256(f"feedrate sizes {stream} {seed}".encode()).digest()
     offset = np.uint64(int.from_bytes(digest[:8], "little"))
-    turns: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(stride) + offset
-    spread: Floats = (turns >> np.uint64(11)).astype(np.float64) / 2.0**53
+    # 64-bit overflow keeps the fraction of the product; a double holds its upper 53 bits.
+    fractions: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(stride) + offset
+    spread: Floats = (fractions >> np.uint64(11)).astype(np.float64) / 2.0**53
     return spread
 
 
@@ -67,20 +68,26 @@ def size_table(spec: SizeSpec) -> Floats:
     if spec.bytes_sd == 0 or spec.distribution == "fixed":
         return np.full(_STEPS + 1, float(spec.bytes_mean))
     log = spec.distribution == "lognormal"
-    low, high = (math.log(v) if log else float(v) for v in (spec.bytes_min, spec.bytes_max))
-    spread = spec.bytes_sd / spec.bytes_mean
-    width = math.sqrt(math.log1p(spread**2)) if log else float(spec.bytes_sd)
-    middle = math.log(spec.bytes_mean) - width**2 / 2 if log else float(spec.bytes_mean)
+    if log:  # the parent is the normal of the logarithms
+        low, high = math.log(spec.bytes_min), math.log(spec.bytes_max)
+        width = math.sqrt(math.log1p((spec.bytes_sd / spec.bytes_mean) ** 2))
+        middle = math.log(spec.bytes_mean) - width**2 / 2
+    else:
+        low, high = float(spec.bytes_min), float(spec.bytes_max)
+        width, middle = float(spec.bytes_sd), float(spec.bytes_mean)
 
     def table(point: Floats) -> Floats:
         """Return the table for a parent whose mean and log standard deviation are moved by `point`."""
-        mean, sd = middle + width * point[0], width * math.exp(point[1])
+        mean = middle + width * point[0]
+        sd = width * math.exp(point[1])
+        # A truncated normal: quantiles are spread over the part of the parent between low and high.
         first, last = _NORMAL.cdf((low - mean) / sd), _NORMAL.cdf((high - mean) / sd)
         values = [mean + sd * _normal(first + (last - first) * k / _STEPS) for k in range(_STEPS + 1)]
         clipped: Floats = np.clip(np.array(values), low, high)
         return np.exp(clipped) if log else clipped
 
     def miss(point: Floats) -> Floats:
+        """Return the relative errors of mean and standard deviation."""
         mean, sd = table_moments(table(point))
         return np.array([mean / spec.bytes_mean - 1, sd / spec.bytes_sd - 1])
 
@@ -135,16 +142,21 @@ class Sizes:
         grid = np.linspace(0, 1, _STEPS + 1)
         size = np.interp(quantile, grid, self.bytes_table)
         if self.spec.listed:
-            listed, among = self.spec.listed, self.spec.listed_among
-            place = indices % among
-            number = np.minimum(-(-place * len(listed) // among), len(listed) - 1)
-            exact = number * among // len(listed) == place
-            size = np.where(exact, np.asarray(listed, np.float64)[number], size)
+            size = self._with_listed(indices, size)
         if self.spec.shape != "volume":
             voxels = np.maximum(size // self.spec.voxel_bytes, 1).astype(np.int64)
             return np.stack([np.ones_like(voxels), np.ones_like(voxels), voxels], axis=1)
         aspect = np.interp(quantiles(indices, self.seed, "aspect", _SILVER), grid, self.aspect_table)
         return shapes_from_bytes(size, aspect, self.spec.min_edge)
+
+    def _with_listed(self, indices: Index, size: Floats) -> Floats:
+        """Return the sizes, with those that the recipe lists at their places, which are evenly spread."""
+        listed, among = self.spec.listed, self.spec.listed_among
+        place = indices % among
+        # Listed size k lies at place floor(k x among / len(listed)); most places have none.
+        number = np.minimum(-(-place * len(listed) // among), len(listed) - 1)
+        is_listed = number * among // len(listed) == place
+        return np.where(is_listed, np.asarray(listed, np.float64)[number], size)
 
 
 def sizes_of(spec: SizeSpec, seed: int) -> Sizes:

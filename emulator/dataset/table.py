@@ -70,16 +70,16 @@ class StoredFile:
 
     def __getitem__(self, part: slice) -> bytes:
         """Raises StorageError, also where the file ends before."""
-        found = b""
+        data = b""
         try:
-            while missing := part.stop - part.start - len(found):  # at most 2 GiB come at once
-                more = os.pread(self._descriptor, missing, part.start + len(found))
+            while missing := part.stop - part.start - len(data):  # a call returns 2 GiB at most
+                more = os.pread(self._descriptor, missing, part.start + len(data))
                 if not more:
                     raise StorageError(f"{self._path} became shorter", "something else writes to the dataset")
-                found = found + more if found else more
+                data = data + more if data else more  # mostly one call: no copy
         except OSError as error:
             raise storage_error(error, f"cannot read {self._path}") from None
-        return found
+        return data
 
     def __reduce__(self) -> tuple[Callable[[Path], StoredFile], tuple[Path]]:
         return _opened, (self._path,)
@@ -118,12 +118,14 @@ class Column:
     def __getitem__(self, index: slice) -> NDArray[Any]: ...
     def __getitem__(self, index: int | slice) -> int | NDArray[Any]:
         """Raises StorageError."""
-        each = self._kind.itemsize
+        row_bytes = self._kind.itemsize
         if isinstance(index, slice):
             first, last, step = index.indices(self._count)
-            part = self._stored[self._begin + first * each : self._begin + max(first, last) * each]
-            return np.ascontiguousarray(np.frombuffer(part, self._kind)[self._field][::step])
-        at = self._begin + range(self._count)[index] * each + self._offset
+            begin, end = self._begin + first * row_bytes, self._begin + max(first, last) * row_bytes
+            rows = np.frombuffer(self._stored[begin:end], self._kind)
+            return np.ascontiguousarray(rows[self._field][::step])
+        at = self._begin + range(self._count)[index] * row_bytes + self._offset
+        # Without numpy, whose array of one number would take longer: ranks look up single files.
         return int.from_bytes(self._stored[at : at + self._width], "little", signed=self._signed)
 
 
@@ -181,7 +183,7 @@ def read_table(store: Store, name: str, crc: int) -> StoredRows:
     stored = _stored(store, name)
     if stored is None:
         raise SpecError(f"its table {name} is missing")
-    size, found = len(stored), 0
+    size = len(stored)
     # A parser could be made to allocate anything; the header is compared with the only one it can be.
     head = stored[0 : min(size, _MOST_HEADER)]
     shape = re.search(rb"'shape': \((\d{1,12}),\)", head)
@@ -192,9 +194,10 @@ def read_table(store: Store, name: str, crc: int) -> StoredRows:
         raise SpecError(f"its table {name} has the wrong layout")
     if size > TABLE_BYTES:
         raise SpecError(f"its table {name} has more than {show_bytes(TABLE_BYTES)}")
+    actual = 0
     for at in range(0, size, AT_ONCE):
-        found = zlib.crc32(stored[at : min(size, at + AT_ONCE)], found)
-    if found != crc:
+        actual = zlib.crc32(stored[at : min(size, at + AT_ONCE)], actual)
+    if actual != crc:
         raise SpecError(f"the checksum of its table {name} is wrong")
     return rows
 

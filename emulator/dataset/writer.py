@@ -115,16 +115,21 @@ class DatasetWriter:
 
     def check(self, holding: Holding) -> Removable:
         """Return what `begin` will remove; changes nothing. Raises DatasetError to refuse, StorageError."""
-        found = removable(holding) if self.force else Removable([], 0)
-        if not self.force:
-            if holding.dataset is not None:
-                manifest = holding.dataset.manifest
-                self._require_same(manifest, len(manifest.names), "")
-            if holding.begun is not None:
-                made = max((int(r["index"].max()) + 1 for r in journalled(self.store) if len(r)), default=0)
-                self._require_same(holding.begun, made, " an unfinished part of")
+        if self.force:
+            old = removable(holding)
+            require_free(holding, self.plan)
+            return old
+        if holding.dataset is not None:
+            manifest = holding.dataset.manifest
+            self._require_same(manifest, len(manifest.names), "")
+        if holding.begun is not None:
+            last = max(
+                (int(records["index"].max()) for records in journalled(self.store) if len(records)),
+                default=-1,
+            )
+            self._require_same(holding.begun, last + 1, " an unfinished part of")
         require_free(holding, self.plan)
-        return found
+        return Removable([], 0)
 
     def _require_same(self, there: Manifest | Begun, files: int, part: str) -> None:
         """Raises DatasetError when what is there is of another or a larger dataset."""
@@ -184,34 +189,33 @@ class DatasetWriter:
         form, names, sizes = self.plan.form, self.plan.names, self._recorded()["bytes"]
 
         def intact(index: int) -> bool:
-            size = int(sizes[index])
-            return not looks_right(self.store, form, form.parts(names[index]), size)
+            return not looks_right(self.store, form, form.parts(names[index]), int(sizes[index]))
 
-        recorded = sizes[indices] > 0
-        there = indices[recorded]
-        missing = ~recorded
-        kept = np.fromiter(by_threads(intact, there, READERS), np.bool_, len(there))
-        missing[recorded] = ~kept
-        left: Index = indices[missing]
-        return left
+        is_recorded = sizes[indices] > 0
+        recorded = indices[is_recorded]
+        are_intact = np.fromiter(by_threads(intact, recorded, READERS), np.bool_, len(recorded))
+        missing = ~is_recorded
+        missing[is_recorded] = ~are_intact
+        unfinished: Index = indices[missing]
+        return unfinished
 
     def require_space(self, files: int, needed: int, freed: int) -> None:
         """Raises StorageError when `files` files of `needed` bytes are known not to fit.
 
         `freed` bytes are removed before.
         """
-        nodes, wanted = self.store.free_files(), files * len(self.plan.form.parts(self.plan.names[0]))
-        if nodes is not None and nodes < wanted:
+        inodes = self.store.free_files()
+        needed_inodes = files * len(self.plan.form.parts(self.plan.names[0]))
+        if inodes is not None and inodes < needed_inodes:
             raise StorageError(
-                f"{self.store} takes {nodes} more files, {wanted} are needed: its inodes are used up",
+                f"{self.store} takes {inodes} more files, {needed_inodes} are needed: its inodes are used up",
                 "remove some files, take fewer, or --no-space-check if the figure is wrong",
             )
         free = self.store.free()
-        free = None if free is None else free + freed
-        if free is not None and free < needed:
+        if free is not None and free + freed < needed:
             raise StorageError(
-                f"{self.store} has {show_bytes(free)} free, {show_bytes(needed)} are needed "
-                f"({show_bytes(needed - free)} missing)",
+                f"{self.store} has {show_bytes(free + freed)} free, {show_bytes(needed)} are needed "
+                f"({show_bytes(needed - free - freed)} missing)",
                 "free some space, take fewer files, or --no-space-check if the figure is wrong",
             )
 
@@ -229,17 +233,18 @@ class DatasetWriter:
         grown = seed_payload(self.plan.recipe.payload)
         seeds = grown.load(seeds_folder(self.store), self.plan.seeds) if grown else None
         local, over = threading.local(), threading.Event()
-        mean = self.plan.recipe.size.bytes_mean * self.plan.recipe.samples_per_file
-        together = max(1, min(_TOGETHER, REQUEST // mean))
+        # Small files are made several at a time: one commit of the file system then serves them all.
+        file_bytes = self.plan.recipe.size.bytes_mean * self.plan.recipe.samples_per_file
+        together = max(1, min(_TOGETHER, REQUEST // file_bytes))
 
         def make(begin: int) -> None:
             if over.is_set():
                 return
-            if not hasattr(local, "buffer"):
+            if not hasattr(local, "buffer"):  # the first task of this thread
                 local.buffer = aligned_buffer(REQUEST)
             try:
-                some = indices[begin : begin + together]
-                done(len(some), self._make_files(some, seeds, options, local.buffer, journal))
+                block = indices[begin : begin + together]
+                done(len(block), self._make_files(block, seeds, options, local.buffer, journal))
             except BaseException:
                 over.set()
                 raise
@@ -259,8 +264,7 @@ class DatasetWriter:
     ) -> int:
         """Write all parts of these files; returns their bytes. Raises OSError, FeedrateError.
 
-        The parts get their names only when all are written and the journal knows them. One commit of the file
-        system then serves them all.
+        The parts get their names only when all are written and the journal knows them.
         """
         form, recipe, total = self.plan.form, self.plan.recipe, 0
         shapes = self.plan.sizes.shapes(indices).tolist()
@@ -292,6 +296,7 @@ class DatasetWriter:
             return StorageError(found.what, f"{found.hint or 'see the system log'}; the same command resumes")
         sizes = self._recorded()["bytes"]
         missing = max(outlook(self.plan).total - int(sizes.sum()), 0)
+        # Some file systems report no inodes: there, free space for all that is missing says the same.
         if self.store.free_files() == 0 or (self.store.free() or 0) > missing:
             return StorageError(
                 f"no inodes left in {self.store}: it takes no more files, however much space is free",
@@ -348,8 +353,9 @@ def repair_was_cut_off(dataset: Dataset) -> bool:
     """Return True if a repair of the dataset was killed. Raises DatasetError, StorageError."""
     begun = look(dataset.store).begun
     manifest = dataset.manifest
-    there = begun is not None and (begun.identity, begun.plan.files)
-    return there == (manifest.identity, len(manifest.names))
+    if begun is None:
+        return False
+    return (begun.identity, begun.plan.files) == (manifest.identity, len(manifest.names))
 
 
 def repair(dataset: Dataset, names: Sequence[str], threads: int) -> None:

@@ -65,11 +65,10 @@ def test_verify_lists_all_and_repair_makes_them_again(made: Path, data: Path, tm
     assert (tmp_path / "outside.npz").read_bytes() == sample(made, 7).read_bytes()
 
 
-@pytest.mark.parametrize("size", [10 * 10**9, 2**42])
-def test_a_sample_of_another_size_is_not_read(data: Path, tmp_path: Path, size: int) -> None:
-    os.truncate(sample(data, 3), size)
+def test_a_sample_of_another_size_is_not_read(data: Path, tmp_path: Path) -> None:
+    os.truncate(sample(data, 3), 2**42)
     done = run(tmp_path, "verify", data)
-    assert done.status == 3 and f"{size} bytes" in done.out, done.out
+    assert done.status == 3 and f"{2**42} bytes" in done.out, done.out
 
 
 def test_a_plan_of_ten_million_files_is_summed_up_at_once(tmp_path: Path) -> None:
@@ -128,13 +127,6 @@ def test_a_pipe_in_place_of_a_record_is_one_line(tmp_path: Path, verb: str, name
     os.mkfifo(tmp_path / "data" / name)
     done = run(tmp_path, verb, tmp_path / "data", *(GENERATE if verb == "generate" else ()))
     assert f"{name}): it is not a regular file" in done.one_line()
-
-
-def test_a_link_to_outside_is_reported(data: Path, tmp_path: Path) -> None:
-    sample(data, 3).rename(tmp_path / "3")
-    sample(data, 3).symlink_to(tmp_path / "3")
-    done = run(tmp_path, "verify", data)
-    assert done.status == 3 and "leads out of the dataset" in done.out and "1 file of" in done.one_line()
 
 
 def test_a_folder_in_place_of_a_sample_stays(data: Path, tmp_path: Path) -> None:

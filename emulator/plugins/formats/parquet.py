@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from emulator.config.recipe import ColumnSpec, Recipe
-from emulator.dataset.formats.base import SLACK, Format, Index, Peek, Piece, Shape, Sources, bad
+from emulator.dataset.formats.base import SLACK, Format, Index, Peek, Piece, Shape, Source, Sources, bad
 from emulator.order import Read
 
 _MAGIC = b"PAR1"
@@ -79,52 +79,31 @@ class Parquet(Format):
 
     def _row_groups(self, shape: Shape, sources: Sources) -> Iterator[Piece]:
         """Yield the file by row groups. Columns are filled from the source x, volumes from x and y."""
-        columns = self._columns
-        if not columns:
-            voxels = math.prod(shape[1:])
-            columns = (
-                ColumnSpec(name="x", dtype="float32", size=voxels),
-                ColumnSpec(name="y", dtype="uint8", size=voxels),
-            )
-        types = [_type(column) for column in columns]
-        fields = [pa.field(c.name, t, nullable=False) for c, t in zip(columns, types, strict=True)]
+        columns = self._columns or _volume_columns(math.prod(shape[1:]))
+        fields = [pa.field(column.name, _type(column), nullable=False) for column in columns]
         schema = pa.schema(fields, metadata={_SHAPE: json.dumps(shape[1:])})
-        small = [c.name + ".list.element" * (c.size > 0) for c in columns if c.dtype in ("int8", "uint8")]
         sink = io.BytesIO()
         with pq.ParquetWriter(
             sink,
             schema,
             compression="none",
-            use_dictionary=small or False,
+            use_dictionary=_in_dictionaries(columns) or False,
             write_statistics=False,
             write_page_checksum=True,
         ) as writer:
-            for first in range(0, shape[0], self._row_group or shape[0]):
-                rows = min(self._row_group or shape[0], shape[0] - first)
+            rows_a_group = self._row_group or shape[0]
+            for first in range(0, shape[0], rows_a_group):
+                rows = min(rows_a_group, shape[0] - first)
                 arrays = []
-                for column, kind in zip(columns, types, strict=True):
-                    memory = memoryview(bytearray(rows * column.bytes + SLACK))
-                    source = sources["y" if column.name == "y" and not self._columns else "x"]
-                    source.into(memory, rows * column.bytes)
-                    values = pa.py_buffer(memory[: rows * column.bytes])
-                    flat = kind.value_type if column.size else kind
-                    array = pa.Array.from_buffers(flat, rows * max(column.size, 1), [None, values])
-                    arrays.append(
-                        pa.FixedSizeListArray.from_arrays(array, type=kind) if column.size else array
-                    )
+                for column in columns:
+                    is_label = not self._columns and column.name == "y"
+                    arrays.append(_filled(column, rows, sources["y" if is_label else "x"]))
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=rows)
                 yield _taken(sink)
         yield _taken(sink)
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> RowGroups:
-        tail = peek(max(0, size - 8), min(size, 8))
-        length = int.from_bytes(tail[:4], "little")
-        if bytes(tail[4:]) != _MAGIC or not 0 < length <= min(size - 12, _LARGEST_FOOTER):
-            raise bad(name, "not a Parquet file, or its footer is missing")
-        try:
-            metadata = pq.read_metadata(pa.BufferReader(peek(size - 8 - length, length + 8)))
-        except _UNREADABLE as error:
-            raise bad(name, f"a broken footer ({_first_line(error)})") from None
+        metadata = _footer(peek, size, name)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         starts = [0, *accumulate(group.num_rows for group in groups)]
         if not groups or starts[-1] != samples:
@@ -134,13 +113,51 @@ class Parquet(Format):
         missing = set(columns) - set(names)
         if missing:
             raise bad(name, f"no column {sorted(missing)[0]!r}, which access.columns names")
-        wanted = tuple(number for number, leaf in enumerate(names) if not columns or leaf in columns)
+        wanted = [number for number, column in enumerate(names) if not columns or column in columns]
         chunks = [[_extent(group.column(number)) for number in wanted] for group in groups]
         return RowGroups(name, starts, chunks)
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if bytes(head[:4]) != _MAGIC or size < _SMALLEST:
             raise bad(name, "not a Parquet file, or its end is missing")
+
+
+def _volume_columns(voxels: int) -> tuple[ColumnSpec, ...]:
+    return (
+        ColumnSpec(name="x", dtype="float32", size=voxels),
+        ColumnSpec(name="y", dtype="uint8", size=voxels),
+    )
+
+
+def _in_dictionaries(columns: Sequence[ColumnSpec]) -> list[str]:
+    """Return the paths of columns of single bytes, each of which PLAIN would store as four."""
+    small = [column for column in columns if column.dtype in ("int8", "uint8")]
+    return [f"{column.name}.list.element" if column.size else column.name for column in small]
+
+
+def _filled(column: ColumnSpec, rows: int, source: Source) -> Any:
+    """Return `rows` rows of a column as a pyarrow array over the bytes of `source`."""
+    size = rows * column.bytes
+    memory = memoryview(bytearray(size + SLACK))
+    source.into(memory, size)
+    kind = _type(column)
+    value = kind.value_type if column.size else kind
+    buffers = [None, pa.py_buffer(memory[:size])]  # no bitmap: no value is null
+    values = pa.Array.from_buffers(value, rows * max(column.size, 1), buffers)
+    return pa.FixedSizeListArray.from_arrays(values, type=kind) if column.size else values
+
+
+def _footer(peek: Peek, size: int, name: str) -> Any:
+    """Return the metadata of a file. Raises DatasetError."""
+    tail = peek(max(0, size - 8), min(size, 8))
+    length = int.from_bytes(tail[:4], "little")
+    if bytes(tail[4:]) != _MAGIC or not 0 < length <= min(size - 12, _LARGEST_FOOTER):
+        raise bad(name, "not a Parquet file, or its footer is missing")
+    try:
+        return pq.read_metadata(pa.BufferReader(peek(size - 8 - length, length + 8)))
+    except _UNREADABLE as error:
+        first_line = str(error).partition("\n")[0]
+        raise bad(name, f"a broken footer ({first_line[:120]})") from None
 
 
 def _type(column: ColumnSpec) -> Any:
@@ -161,7 +178,3 @@ def _extent(chunk: Any) -> tuple[int, int]:
     if chunk.dictionary_page_offset is not None:
         offset = min(offset, chunk.dictionary_page_offset)
     return offset, chunk.total_compressed_size
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0][:120]

@@ -169,7 +169,7 @@ class ObjectStore(Store):
             while not ended.wait(_LOCK_RENEWED):
                 beats += 1
                 with suppress(StorageError, DatasetError):
-                    if Owner.read((self.get(name) or b"").partition(b"\n")[0]) == me:
+                    if self._owner(name) == me:
                         self.put(name, me.line() + b"%d\n" % beats)
 
         thread = threading.Thread(target=renew, daemon=True)
@@ -181,8 +181,12 @@ class ObjectStore(Store):
             ended.set()
             thread.join()
             with suppress(StorageError, DatasetError):  # the next process takes over a lock that stays
-                if Owner.read((self.get(name) or b"").partition(b"\n")[0]) == me:
+                if self._owner(name) == me:
                     self.delete([name])
+
+    def _owner(self, name: str) -> Owner | None:
+        """Return the owner that a lock names; None without a lock of feedrate's."""
+        return Owner.read((self.get(name) or b"").partition(b"\n")[0])
 
     def _await_lock(self, name: str) -> Owner | None:
         """Return the owner of a stale lock; None without a lock. Raises DatasetError while it is held."""
@@ -192,17 +196,21 @@ class ObjectStore(Store):
         owner = Owner.read(content.partition(b"\n")[0])
         if owner is None:
             raise DatasetError(f"{self.url(name)} is no lock of feedrate", "remove it")
-        if not owner.gone:
-            end = time.monotonic() + _LOCK_STALE
-            while owner.host == socket.gethostname() or time.monotonic() < end:
-                if owner.host == socket.gethostname() or self.get(name) not in (content, None):
-                    raise DatasetError(f"{self} is in use: {owner} is at work", "wait for it")
-                time.sleep(1.0)
+        if owner.gone:
+            return owner
+        in_use = DatasetError(f"{self} is in use: {owner} is at work", "wait for it")
+        if owner.host == socket.gethostname():  # it is alive
+            raise in_use
+        end = time.monotonic() + _LOCK_STALE
+        while time.monotonic() < end:
+            if self.get(name) not in (content, None):  # it was renewed
+                raise in_use
+            time.sleep(1.0)
         return owner
 
     def _require_lock(self, name: str, me: Owner) -> None:
         """Raise DatasetError if another process took the lock."""
-        owner = Owner.read((self.get(name) or b"").partition(b"\n")[0])
+        owner = self._owner(name)
         if owner != me:
             raise DatasetError(f"{self} is in use: {owner or 'another process'} is at work", "wait for it")
 

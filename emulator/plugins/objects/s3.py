@@ -125,15 +125,15 @@ class S3Store(ObjectStore):
             return StorageError(f"{doing}: the endpoint redirects to no address", "check AWS_REGION")
         if "Timeout" in text or "TimedOut" in text:
             return TransientError("timeout", f"no answer for {show_seconds(self.timeout)}")
-        if "UnexpectedRange" in text or "IncompleteBody" in text or "Interrupted" in text:
+        if any(kind in text for kind in ("UnexpectedRange", "IncompleteBody", "Interrupted")):
             return TransientError("cut", "the body was cut off")
-        redirected = "TooManyRedirects" in text
-        said = text.splitlines()[0].removeprefix("Generic S3 error: ").rpartition("HTTP error: ")[2]
-        if "error sending request" in said and "Parse(" not in text and not redirected:
+        why = text.splitlines()[0].removeprefix("Generic S3 error: ").rpartition("HTTP error: ")[2]
+        if "TooManyRedirects" in text:
+            why = "too many redirects"
+        elif "error sending request" in why and "Parse(" not in text:  # a parser's error is an answer
             return TransientError("connection", f"no connection to {self.source()}")
-        said = "too many redirects" if redirected else said[:160]
         return StorageError(
-            f"{doing}: {self.source()} does not answer like S3 ({said})", "check AWS_ENDPOINT_URL"
+            f"{doing}: {self.source()} does not answer like S3 ({why[:160]})", "check AWS_ENDPOINT_URL"
         )
 
     def _no_bucket(self) -> StorageError:
@@ -204,9 +204,10 @@ class S3Store(ObjectStore):
             super().put_new(name, data)
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
-        whole = self.key(prefix)
-        folder, _, start = whole.rpartition("/")
-        after = whole[:-1] if start else None  # S3 lists the names after it
+        beginning = self.key(prefix)
+        # obstore lists folders. To list the names that begin with more, begin just before the first of them.
+        folder, _, more = beginning.rpartition("/")
+        after = beginning[:-1] if more else None
         while page := self.ask(f"cannot list {self}", partial(self._page, folder, after)):
             for key, size in page:
                 if after is not None and key <= after:
@@ -214,9 +215,9 @@ class S3Store(ObjectStore):
                         f"cannot list {self}: {self.source()} repeats itself", "check the endpoint"
                     )
                 after = key
-                if key.startswith(whole):
+                if key.startswith(beginning):
                     yield Entry(key.removeprefix(self._prefix), size)
-                elif key > whole:
+                elif key > beginning:
                     return
             if len(page) < _PAGE:
                 return
@@ -242,13 +243,13 @@ class S3Store(ObjectStore):
 
     def delete(self, names: Iterable[str]) -> None:
         keys = [self.key(name) for name in names]
+        doing = f"cannot remove objects of {self}"
         for start in range(0, len(keys), _PAGE):
-            some = keys[start : start + _PAGE]
-            doing = f"cannot remove objects of {self}"
+            page = keys[start : start + _PAGE]
             try:
-                self.ask(doing, partial(obstore.delete, self._client, some))
+                self.ask(doing, partial(obstore.delete, self._client, page))
             except Unsupported:
-                for key in some:
+                for key in page:
                     self.ask(doing, partial(self._delete_one, key))
 
     def _delete_one(self, key: str) -> None:
