@@ -96,8 +96,12 @@ class Holding:
     @property
     def plans(self) -> list[DatasetPlan]:
         """Plans whose files are ours: of the dataset, and of the one that is being made."""
-        found = (self.dataset and self.dataset.manifest.plan, self.begun and self.begun.plan)
-        return [plan for plan in found if plan]
+        plans = []
+        if self.dataset is not None and self.dataset.manifest.plan is not None:
+            plans.append(self.dataset.manifest.plan)
+        if self.begun is not None:
+            plans.append(self.begun.plan)
+        return plans
 
     def journals(self) -> Iterator[Entry]:
         """List the journals of the plan."""
@@ -140,9 +144,9 @@ def _require_nobodys(store: Store) -> None:
     """Raises DatasetError for files that feedrate did not leave before it had a plan, StorageError."""
     killed = Owner.read(store.get(LOCK) or b"")
     writers = {_writer(killed)} if killed is not None else set()
-    left = {LOCK, *tables(store)}
+    ours = {LOCK, *tables(store)}
     for name in store.names():
-        if name not in left and not _SEEDS.fullmatch(name) and not _left_by(writers, name, ()):
+        if name not in ours and not _SEEDS.fullmatch(name) and not _left_by(writers, name, ()):
             raise DatasetError(
                 f"{store} is not empty and holds no dataset of feedrate (it has {name.split('/')[0]})",
                 "choose a new folder",
@@ -159,9 +163,11 @@ def require_free(holding: Holding, plan: DatasetPlan) -> None:
     store, folders = holding.store, frozenset(plan.folders)
 
     def in_the_way(name: str) -> bool:
-        if name in folders or (holding.begun is None and name.startswith(JOURNALS)):
+        if name in folders:  # a file where a folder is to be
             return True
-        if plan.index_of(name) is not None:
+        if holding.begun is None and name.startswith(JOURNALS):
+            return True
+        if plan.index_of(name) is not None:  # a sample's name: ours only if a plan of ours has it, too
             return all(own.index_of(name) is None for own in holding.plans)
         # A folder may have a sample's name, too. If it is empty, the sample itself finds it in its way.
         return any(plan.index_of(str(folder)) is not None for folder in PurePosixPath(name).parents)
@@ -261,9 +267,12 @@ def _writer(owner: Owner) -> tuple[int, int]:
 
 def _left_by(writers: set[tuple[int, int]], name: str, plans: Sequence[DatasetPlan]) -> bool:
     """Return True for the temporary file of a record or of a planned sample that one of `writers` made."""
-    inside, _, last = name.rpartition("/")
-    writer = written_by(last)
-    if writer is None or (writer[2], zlib.crc32(writer[1].encode())) not in writers:
+    folder, slash, last = name.rpartition("/")
+    temporary = written_by(last)
+    if temporary is None:
         return False
-    name = f"{inside}/{writer[0]}" if inside else writer[0]
-    return is_record(name) or any(plan.index_of(name) is not None for plan in plans)
+    file, host, process = temporary
+    if (process, zlib.crc32(host.encode())) not in writers:
+        return False
+    final_name = folder + slash + file
+    return is_record(final_name) or any(plan.index_of(final_name) is not None for plan in plans)

@@ -33,9 +33,9 @@ def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> 
     total = 0
     head = memoryview(bytearray(HEAD))
     for name in parts:
-        odd = store.oddity(name, inside=False)
-        if odd:
-            return f"{name}: {odd}"
+        oddity = store.oddity(name, inside=False)
+        if oddity:
+            return f"{name}: {oddity}"
         length = store.size(name)
         if length is None:
             return f"{name}: missing"
@@ -59,9 +59,9 @@ def sums(store: Store, parts: Sequence[str], buffer: memoryview, size: int = 0) 
     with ExitStack() as stack:
         expected = size if size and len(parts) == 1 else None
         blobs = [stack.enter_context(store.open(part, expected)) for part in parts]
-        found = sum(blob.size for blob in blobs)
-        if size and found != size:
-            raise wrong_size(", ".join(parts), found, size)
+        actual = sum(blob.size for blob in blobs)
+        if size and actual != size:
+            raise wrong_size(", ".join(parts), actual, size)
         for blob in blobs:
             for offset in range(0, blob.size, len(buffer)):
                 got = blob.read_into(offset, buffer[: min(len(buffer), blob.size - offset)])
@@ -108,9 +108,9 @@ def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
     size, crc = dataset.rows["bytes"][index], dataset.rows["crc"][index]
     generated = dataset.manifest.plan is not None  # links of adopted files may lead out
     for part in parts:
-        odd = store.oddity(part, inside=generated)
-        if odd:  # to open a FIFO would wait for its writer
-            return Fault(name, odd)
+        oddity = store.oddity(part, inside=generated)
+        if oddity:  # to open a FIFO would wait for its writer
+            return Fault(name, oddity)
     try:
         value = sums(store, parts, memoryview(buffer), size)
         why = f"its bytes have changed: CRC-32 {value:08x}, {crc:08x} was written"
@@ -172,12 +172,12 @@ def check_files(dataset: Dataset, indices: Index, threads: int, done: Done) -> l
     def check(begin: int) -> list[Fault]:
         if not hasattr(local, "buffer"):
             local.buffer, local.small = bytearray(dataset.store.request), _SmallFiles(dataset)
-        some = indices[begin : begin + together]
-        if local.small.intact(some):
-            done(len(some), dataset.manifest.bytes_of(some))
+        block = indices[begin : begin + together]
+        if local.small.intact(block):
+            done(len(block), dataset.manifest.bytes_of(block))
             return []
         faults = []
-        for index in some.tolist():
+        for index in block.tolist():
             faults.append(check_file(dataset, index, local.buffer))
             done(1, dataset.rows["bytes"][index])
         return [fault for fault in faults if fault is not None]

@@ -68,9 +68,9 @@ def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
     place is not feedrate's, or in use; StorageError.
     """
     look(store)
-    made: list[Path] = []
+    new_folders: list[Path] = []
     if isinstance(store, FolderStore):
-        made = [folder for folder in (store.root, *store.root.parents) if not folder.exists()]
+        new_folders = [folder for folder in (store.root, *store.root.parents) if not folder.exists()]
         with storage_errors(f"cannot prepare {store}"):
             store.root.mkdir(parents=True, exist_ok=True)
     try:
@@ -78,7 +78,7 @@ def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
             tidy(Holding(store), before)  # it may have been killed before it wrote a plan
             yield look(store), before
     except BaseException:
-        for folder in made:
+        for folder in new_folders:
             with contextlib.suppress(OSError):  # it has files
                 folder.rmdir()
         raise
@@ -292,8 +292,9 @@ class DatasetWriter:
     def _failure(self, error: OSError) -> StorageError:
         """Return the error for a failed write, with what is missing and how to go on."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            found = storage_error(error, "cannot write a sample")
-            return StorageError(found.what, f"{found.hint or 'see the system log'}; the same command resumes")
+            failure = storage_error(error, "cannot write a sample")
+            hint = failure.hint or "see the system log"
+            return StorageError(failure.what, f"{hint}; the same command resumes")
         sizes = self._recorded()["bytes"]
         missing = max(outlook(self.plan).total - int(sizes.sum()), 0)
         # Some file systems report no inodes: there, free space for all that is missing says the same.

@@ -62,9 +62,9 @@ class MemorySource:
         self.crc = 0
 
     def into(self, memory: memoryview, size: int) -> None:
-        given, self._rest = self._rest[:size], self._rest[size:]
-        memory[:size] = given
-        self.crc = crc32(given, self.crc)
+        data, self._rest = self._rest[:size], self._rest[size:]
+        memory[:size] = data
+        self.crc = crc32(data, self.crc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +207,10 @@ def stream_blocks(read: Read, size: int, samples: int, block: int) -> Sequence[E
     """
     begin, end = size * read.first // samples, size * (read.first + read.samples) // samples
     first = begin // block if read.how == "start" else -(-begin // block)
-    last = -(-end // block)
-    return [Extent(first * block, min(last * block, size) - first * block)] if first < last else []
+    last = -(-end // block)  # rounded up
+    if first >= last:  # all of it was read before
+        return []
+    return [Extent(first * block, min(last * block, size) - first * block)]
 
 
 class Format:

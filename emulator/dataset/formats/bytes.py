@@ -62,8 +62,9 @@ class Bytes(Format):
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
         voxels = math.prod(shape)
-        label = [ArrayBytes("y", voxels)] if self._voxel > 1 else []
-        return [(ArrayBytes("x", self._voxel * voxels - sum(one.size for one in label)), *label)]
+        if self._voxel == 1:
+            return [(ArrayBytes("x", voxels),)]
+        return [(ArrayBytes("x", (self._voxel - 1) * voxels), ArrayBytes("y", voxels))]
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stretches:
         if columns:

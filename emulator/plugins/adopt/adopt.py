@@ -115,11 +115,11 @@ def _sample_bytes(folder: Path, form: Format, name: str, size: int, seconds: Map
     """Return the bytes of a sample in all its files. Raises DatasetError if one is missing or empty."""
     total = 0
     for part in form.parts(name):
-        found = size if part == name else seconds.get(part) or FolderStore(folder).size(part)
-        if not found:
-            what = "is missing" if found is None else "is empty"
+        part_bytes = size if part == name else seconds.get(part) or FolderStore(folder).size(part)
+        if not part_bytes:
+            what = "is missing" if part_bytes is None else "is empty"
             raise DatasetError(f"{folder / part} {what}", "repair the sample, or move it away")
-        total += found
+        total += part_bytes
     return total
 
 
@@ -144,8 +144,8 @@ def _the_format(folder: Path, counts: Mapping[str, int], wanted: str) -> str:
         raise DatasetError(
             f"{folder} has no samples", f"files must end in {ends}, or use --format bytes for any"
         )
-    held = ", ".join(f"{count} {form}" for form, count in sorted(known.items()))
-    raise DatasetError(f"{folder} has {held} files", "choose one with --format")
+    formats = ", ".join(f"{count} {form}" for form, count in sorted(known.items()))
+    raise DatasetError(f"{folder} has {formats} files", "choose one with --format")
 
 
 def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done) -> Manifest:

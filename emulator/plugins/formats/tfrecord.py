@@ -138,13 +138,13 @@ class Records(Index):
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
         if read.how != "alone":
             return stream_blocks(read, self.size, self.samples, block)
-        each, rest = divmod(self.size, self.samples)
+        sample_bytes, rest = divmod(self.size, self.samples)
         if rest:
             raise DatasetError(
                 f"{self.name}: {self.size} bytes are not {self.samples} samples of the same size",
                 "use --set access.pattern=sequential",
             )
-        return [Extent(read.first * each, read.samples * each)]
+        return [Extent(read.first * sample_bytes, read.samples * sample_bytes)]
 
 
 class TfRecord(Format):
