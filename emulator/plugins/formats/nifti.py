@@ -2,7 +2,7 @@
 
 NIfTI's first axis varies fastest, so the volume (depth, height, width) in memory is the image
 (width, height, depth) of the file, without a transposition. Headers are written and read without nibabel;
-`emulator.dataset.seeds` reads seed volumes, which are more varied, with nibabel.
+the payload ct-realistic reads seed volumes, which are more varied, with nibabel.
 """
 
 from __future__ import annotations
