@@ -154,13 +154,15 @@ class _SmallFiles:
             return False
         if any(self._dataset.store.oddity(name, inside=True) for name in names):
             return False
-        sums: list[int] = []
+        checksums: list[int] = []
         table = np.stack([np.full(len(sizes), -1), np.zeros_like(sizes), sizes, sizes], axis=1)
         try:
-            self._reader.read(Pieces(names, table), lambda head, *_: sums.append(crc32(head)), bytearray(1))
+            self._reader.read(
+                Pieces(names, table), lambda head, *_: checksums.append(crc32(head)), bytearray(1)
+            )
         except (DatasetError, StorageError):
             return False  # they are checked again, one by one
-        return sums == [rows["crc"][index] for index in numbers]
+        return checksums == [rows["crc"][index] for index in numbers]
 
 
 def check_files(dataset: Dataset, indices: Index, threads: int, done: Done) -> list[Fault]:
