@@ -347,15 +347,7 @@ class Lock:
     def _taken(self) -> bool:
         """Lock the open file; return False if its last holder has removed it. Raises as __init__ does."""
         try:
-            locks = True
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BlockingIOError(
-                    errno.EAGAIN, in_use(self.path) or "another process is at work"
-                ) from None
-            except OSError:
-                locks = False
+            locks = self._flocked()
             if not os.fstat(self._descriptor).st_nlink:
                 return False
             content = os.pread(self._descriptor, BLOCK, 0).strip(b"\0")  # a power cut may leave zeros
@@ -374,6 +366,17 @@ class Lock:
             os.close(self._descriptor)
             self._descriptor = -1
             raise
+        return True
+
+    def _flocked(self) -> bool:
+        """Lock the open file; return False if its file system has no locks. Raises BlockingIOError."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = in_use(self.path) or "another process is at work"
+            raise BlockingIOError(errno.EAGAIN, holder) from None
+        except OSError:
+            return False
         return True
 
     @property

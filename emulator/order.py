@@ -189,18 +189,18 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
 def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Portion]:
     """Yield the steps of `rank` in `epoch` as reads of the storage."""
     if plan.recorded is not None:
-        made = plan.recorded.portions(plan.batch_size, rank, plan.ranks, seed, epoch)
-        yield from islice(made, plan.steps)
+        steps = plan.recorded.portions(plan.batch_size, rank, plan.ranks, seed, epoch)
+        yield from islice(steps, plan.steps)
         return
     if plan.access.pattern == "random":
         for batch in batches(plan, rank, seed, epoch):
             reads = tuple([Read(*divmod(index, plan.samples_per_file)) for index in batch])
             yield Portion(len(batch), reads, epoch)
         return
-    each = plan.samples_per_file
-    order = EpochOrder(plan.samples // each, seed, epoch)
+    per_file = plan.samples_per_file
+    order = EpochOrder(plan.samples // per_file, seed, epoch)
     streams = [
-        _Stream(_in_order(order, start // each, plan.samples // each), start % each, each)
+        _Stream(_in_order(order, start // per_file, plan.samples // per_file), start % per_file, per_file)
         for start in _stream_starts(plan, rank).tolist()
     ]
     for step in range(plan.steps):
@@ -213,12 +213,12 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
 
 
 class _Stream:
-    """A stream through `files` of `each` samples, from sample `first` of the first file on."""
+    """A stream through `files` of `per_file` samples, from sample `first` of the first file on."""
 
-    def __init__(self, files: Iterator[int], first: int, each: int) -> None:
+    def __init__(self, files: Iterator[int], first: int, per_file: int) -> None:
         self._files = files
         self._file = next(files)
-        self._first, self._each = first, each
+        self._first, self._per_file = first, per_file
         self._taken = 0
 
     def read_to(self, taken: int) -> Iterator[Read]:
@@ -226,9 +226,9 @@ class _Stream:
         how: How = "on" if self._taken else "start"
         left, self._taken = taken - self._taken, taken
         while left:
-            if self._first == self._each:
+            if self._first == self._per_file:
                 self._file, self._first = next(self._files), 0
-            length = min(self._each - self._first, left)
+            length = min(self._per_file - self._first, left)
             yield Read(self._file, self._first, length, how)
             self._first, left, how = self._first + length, left - length, "on"
 

@@ -19,10 +19,10 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from errno import EHOSTUNREACH, ENETUNREACH, ETIMEDOUT
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
 from emulator import notes
@@ -233,10 +233,7 @@ class HostLinks(Closing):
             looked = now
             for descriptor in ready:
                 waiting.unregister(descriptor)
-                peer = peers.pop(descriptor)
-                code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if (error := LostHost(peer, OSError(code, os.strerror(code)))).silent:
-                    self._report(error)
+                if self._is_unreachable(peers.pop(descriptor)):
                     return
             for peer in peers.values():
                 peer.note()
@@ -244,6 +241,14 @@ class HostLinks(Closing):
                 if silent > timeout:
                     report(_not_reported(peer.first, silent), RankError.exit_code)
                     return
+
+    def _is_unreachable(self, peer: Peer) -> bool:
+        """Report that the host of a broken connection does not answer; False if only its process ended."""
+        code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        error = LostHost(peer, OSError(code, os.strerror(code)))
+        if error.silent:
+            self._report(error)
+        return error.silent
 
     def _report(self, error: LostHost) -> None:
         """Have all ranks end."""
@@ -316,16 +321,20 @@ def own_addresses() -> list[str]:
 
     Link-local ones are left out, because they need the name of an interface.
     """
+    usable = [address for address in _internet_addresses() if not address.is_link_local]
+    of_network = [address for address in usable if not address.is_loopback]
+    return list(map(str, of_network or usable))
+
+
+def _internet_addresses() -> Iterator[IPv4Address | IPv6Address]:
+    """Yield the addresses of interfaces that are up."""
     import psutil  # 15 ms of CPU, which only the first rank of each of several hosts pays
 
-    stats, usable = psutil.net_if_stats(), []
+    interfaces = psutil.net_if_stats()
     for name, addresses in psutil.net_if_addrs().items():
         for address in addresses:
-            known = address.family in (socket.AF_INET, socket.AF_INET6) and "%" not in address.address
-            if known and stats[name].isup:
-                usable.append(ip_address(address.address))
-    usable = [address for address in usable if not address.is_link_local]
-    return [str(address) for address in usable if not address.is_loopback] or list(map(str, usable))
+            if interfaces[name].isup and address.family in (socket.AF_INET, socket.AF_INET6):
+                yield ip_address(address.address)
 
 
 def listen() -> socket.socket:

@@ -212,16 +212,16 @@ def library_of(text: str) -> Library:
     families: tuple[Family, ...] = ("Open MPI", "MPICH")
     # Intel MPI, Cray MPICH and MVAPICH share MPICH's launchers and ABI.
     kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
-    family = next((one for one in families if kin and kin[0] == one), "MPICH" if kin else None)
+    family = next((name for name in families if kin and kin[0] == name), "MPICH" if kin else None)
     version = re.search(r"\d+\.\d+(\.\d+)?\S*", text)
     return Library(family, version[0].rstrip(",") if version else "", text)
 
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
     """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of size 1."""
-    given = claims(environment)
-    if any(claim.size > 1 for claim in given) and not _starts(library, environment):
-        raise _differ(given[-1], library)
+    claimed = claims(environment)
+    if any(claim.size > 1 for claim in claimed) and not _starts(library, environment):
+        raise _differ(claimed[-1], library)
 
 
 def _starts(library: Library, environment: Mapping[str, str]) -> bool:
@@ -239,9 +239,9 @@ def require_world(
     rank: int, size: int, library: Library, environment: Mapping[str, str] = os.environ
 ) -> None:
     """Raise LaunchError if launchers claim a rank or size other than MPI's `rank` and `size`."""
-    given = claims(environment)
-    if given and not any((claim.rank, claim.size) == (rank, size) for claim in given):
-        raise _differ(given[-1], library, f"; MPI sees {size}")
+    claimed = claims(environment)
+    if claimed and not any((claim.rank, claim.size) == (rank, size) for claim in claimed):
+        raise _differ(claimed[-1], library, f"; MPI sees {size}")
 
 
 def _differ(claim: Claim, library: Library, seen: str = "") -> LaunchError:

@@ -32,14 +32,14 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
     folder = parent / f"feedrate-{_boot()}-{os.getpid()}-{secrets.token_hex(8)}"
     with storage_errors("cannot make a folder for temporary files", folder):
         folder.mkdir(0o700)
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         variables = {"TMPDIR": str(folder), PREFIX_VARIABLE: folder.name, SCRATCH_VARIABLE: str(folder)}
         yield folder, variables
     finally:
         _remove(folder)
-        os.close(held)
+        os.close(descriptor)
 
 
 def _parent() -> Path:
@@ -67,15 +67,16 @@ def _is_dead(folder: Path, wait: bool) -> bool:
     name = _NAME.fullmatch(folder.name)
     if name is None or folder.lstat().st_uid != os.geteuid():
         return False
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if name[1] != _boot():
             return True
         ended = has_ended(int(name[2]))  # False, too, for an owner that has not locked it yet
-        fcntl.flock(held, fcntl.LOCK_EX | (0 if wait and ended else fcntl.LOCK_NB))  # or BlockingIOError
+        # Ranks of a dead owner may still have the lock: wait for their end, or raise BlockingIOError.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait and ended else fcntl.LOCK_NB))
         return ended
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _remove(folder: Path) -> None:

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -285,6 +285,17 @@ def _watch_rank(rank: int, alarm: Alarm, page: Page) -> bool:
     return True
 
 
+def _ancestor(names: Collection[str]) -> tuple[str, int]:
+    """Return name and ID of the nearest ancestor with one of these names; ("", 0) if there is none."""
+    process = os.getppid()
+    while process > 1:
+        name, _, fields = Path(f"/proc/{process}/stat").read_text().partition(" (")[2].rpartition(") ")
+        if name in names:
+            return name, process
+        process = int(fields.split()[1])
+    return "", 0
+
+
 def _launcher() -> Callable[[bool], None]:
     """Return a function that has the launcher of this rank end all others: mpirun, or srun by scancel.
 
@@ -295,11 +306,8 @@ def _launcher() -> Callable[[bool], None]:
     patience = {"prterun": 2.0, "mpirun": 2.0, "orterun": 2.0, "prted": 5.0, "orted": 5.0}
     one_host = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE")
     first = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0"
-    process, name = os.getppid(), ""
-    while process > 1 and name not in (*patience, "slurmstepd"):
-        name, _, fields = Path(f"/proc/{process}/stat").read_text().partition(" (")[2].rpartition(") ")
-        found, process = process, int(fields.split()[1])
-    launcher = os.pidfd_open(found) if name in patience and first else -1
+    name, process = _ancestor((*patience, "slurmstepd"))
+    launcher = os.pidfd_open(process) if name in patience and first else -1
 
     def end(rank_has_ended: bool) -> None:
         if name == "slurmstepd":

@@ -135,25 +135,25 @@ class Alarm:
 
     def _stopped(self, process: int, rank: int, now: float, states: str) -> FeedrateError | None:
         """Return the error of a process that has been in one of these `states` for too long."""
-        found = Process.of(process, process)
-        if found.state in ("", "Z", "X"):
+        present = Process.of(process, process)
+        if present.state in ("", "Z", "X"):
             self._page.forget(process)
             return None
-        if found.state not in states or (found.state == "t" and rank < 0):
+        if present.state not in states or (present.state == "t" and rank < 0):
             self._idle.pop(process, None)  # it runs, or a debugger has stopped the command
             return None
-        former, since = self._idle.setdefault(process, (found, now))
-        if former != found:
-            self._idle[process] = found, now
+        former, since = self._idle.setdefault(process, (present, now))
+        if former != present:
+            self._idle[process] = present, now
             return None
         silent = now - max(since, self._since)
         if silent < self._timeout:
             return None
         who = f"rank {rank} on {socket.gethostname()}" if rank >= 0 else "the command"
-        why = "it hangs in the kernel" if found.state == "D" else "it is stopped"
+        why = "it hangs in the kernel" if present.state == "D" else "it is stopped"
         problem = f"{who} has not reported for {show_seconds(silent)}: {why}"
-        kind = StorageError if found.state == "D" else RankError
-        return kind(f"{problem} (process {process}, state {found.state})")
+        kind = StorageError if present.state == "D" else RankError
+        return kind(f"{problem} (process {process}, state {present.state})")
 
 
 def _not_started(note: Slot, now: float) -> FeedrateError:

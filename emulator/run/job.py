@@ -108,8 +108,8 @@ def mismatch(workload: Workload, manifest: Manifest) -> str:
     if manifest.format.removesuffix("-array") != sample.format:
         return f"its files are {manifest.format}, but the workload {workload.name} reads {sample.format}"
     if (manifest.samples_per_file > 1) != (sample.samples_per_file > 1):
-        held = "one sample per file" if manifest.samples_per_file == 1 else "many samples per file"
-        return f"it has {held}, but the workload {workload.name} reads {sample.samples_per_file} of each"
+        layout = "one sample per file" if manifest.samples_per_file == 1 else "many samples per file"
+        return f"it has {layout}, but the workload {workload.name} reads {sample.samples_per_file} of each"
     if abs(mean - sample.bytes_mean) > MEAN_DIFFERENCE * sample.bytes_mean + spread:
         return (
             f"its mean sample has {show_bytes(mean)}, that of the workload {workload.name} "

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,23 +93,30 @@ def probe_storage(
     counters = counters_of(folder) if folder else lambda: None
     probes: list[tuple[int, Probe]] = []
     for size, depths in plan.items():
-        same: list[Probe] = []
-        rate = 0.0
-        for depth in (one for one in depths if one == 1 or one * size <= MOST_BYTES):
-            probe = _probed(storage, manifest, counters, size, depth, comm)
-            same.append(probe)
-            before, rate = rate, probe.requests_per_second
-            if rate < FLAT * before:
-                break  # a larger depth would not be faster
-        # Reads of files smaller than `size` are shorter. All depths get the mean, so that they compare.
-        mean = round(sum(probe.request_bytes for probe in same) / max(1, len(same)))
-        probes += [(size, replace(probe, request_bytes=mean)) for probe in same]
+        probed = partial(_probed, storage, manifest, counters, size, comm=comm)
+        probes += [(size, probe) for probe in _at_depths(probed, size, depths)]
     # The best of many short measurements is too high by chance: measure it again, for longer.
     best = max(range(len(probes)), key=lambda place: probes[place][1].bytes_per_second)
     size, short = probes[best]
     again = _probed(storage, manifest, counters, size, short.depth // comm.size, comm, 4 * SECONDS)
     probes[best] = size, replace(again, request_bytes=short.request_bytes)
     return tuple(probe for _, probe in probes)
+
+
+def _at_depths(probed: Callable[[int], Probe], size: int, depths: Sequence[int]) -> list[Probe]:
+    """Probe with requests of `size` bytes at these depths, until a larger one is not faster."""
+    probes: list[Probe] = []
+    rate = 0.0
+    for depth in depths:
+        if depth > 1 and depth * size > MOST_BYTES:
+            continue
+        probes.append(probed(depth))
+        before, rate = rate, probes[-1].requests_per_second
+        if rate < FLAT * before:
+            break
+    # Reads of files smaller than `size` are shorter. All depths get the mean, so that they compare.
+    mean = round(sum(probe.request_bytes for probe in probes) / max(1, len(probes)))
+    return [replace(probe, request_bytes=mean) for probe in probes]
 
 
 def _probed(
