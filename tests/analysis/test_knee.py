@@ -73,7 +73,7 @@ def test_runs_that_the_client_limited_move_nothing(disturbed):
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.05, 1.1)), min_size=1, max_size=10))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_no_saturation_above_what_was_measured(runs):
     knee = find_knee([point(n, x) for n, x in runs])
     if knee.n_saturation is not None:
@@ -82,7 +82,7 @@ def test_no_saturation_above_what_was_measured(runs):
         assert knee.interval is not None and knee.interval[1] / knee.interval[0] <= 3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 8), st.floats(-0.1, 0.1)), min_size=4, max_size=12), st.floats(1, 8))
 def test_no_run_denies_the_number(runs, limit):
     knee = find_knee([point(n, min(1.0, limit / n * math.exp(off))) for n, off in runs])
