@@ -170,7 +170,7 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     demand = mean_demand(points)
     if demand is None or knee is None or knee.n_au is None or knee.interval is None:
         return []
-    runs = [observe(point) for point in usable(points)]
+    runs = [observe(point) for point in filter(computes, usable(points))]
     search = KneeSearch(maximum=max(run.ranks for run in runs), threshold=threshold_of(result))
     posterior = believe(runs, search).posterior
     if not posterior.curved:
