@@ -54,11 +54,10 @@ def report(
         tables.append(_sets([(folder.name, result), *others], version))
     if result.points and figures:
         figures[0] = _with_limit(figures[0], [other for _, other in others])
-    # A baseline draws itself; a second training has nothing to add, which `compare` shows.
     for name, other in others:
-        its_tables, its_figures = kind_of(other).beside(result, other)
-        tables += [replace(table, caption=f"{table.caption} ({name})") for table in its_tables]
-        figures += [replace(figure, title=f"{figure.title} ({name})") for figure in its_figures]
+        its_tables, its_figures = _beside(result, name, other)
+        tables += its_tables
+        figures += its_figures
     document = document_of(
         result,
         required,
@@ -69,6 +68,15 @@ def report(
         openmetrics=as_openmetrics(result, required),
     )
     return Report(folder=folder, result=result, **vars(document))
+
+
+def _beside(result: RunResult, name: str, other: RunResult) -> tuple[list[Table], list[Figure]]:
+    """Return what the other result adds, under its name: a second training nothing, which `compare` shows."""
+    tables, figures = kind_of(other).beside(result, other)
+    return (
+        [replace(table, caption=f"{table.caption} ({name})") for table in tables],
+        [replace(figure, title=f"{figure.title} ({name})") for figure in figures],
+    )
 
 
 def _with_limit(throughput: Figure, others: Sequence[RunResult]) -> Figure:
