@@ -15,6 +15,7 @@ from emulator.plugins.mlperf.published import GIB
 from emulator.plugins.mlperf.rules import self_check
 from emulator.plugins.mlperf.training import import_folder, import_run, write_imports
 from emulator.plugins.mlperf.tree import find_runs, read_run
+from emulator.plugins.page.report import report
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
 
@@ -110,15 +111,12 @@ def test_each_system_has_a_knee_of_its_own_and_import_again_replaces_it(tmp_path
         for ranks in (2, 4):
             folder = tmp_path / "tree" / "closed" / "Org" / "results" / system / "unet3d" / f"{ranks}"
             Run(ranks=ranks).write(folder, "v1.0")
-    for flags in ((), ("--force",)):
-        done = feedrate("import", tmp_path / "tree", "--out", tmp_path / "out", *flags)
-        assert done.status == 0, done.err
+    for force in (False, True):
+        write_imports(import_folder(tmp_path / "tree"), tmp_path / "out", ("feedrate", "import"), force)
     for system in ("one", "two"):
         result = read_result(tmp_path / "out" / f"Org-{system}-unet3d-h100")
         assert [point.ranks for point in result.points] == [2, 4]
         assert result.label == f"Org {system}" and result.workload["name"] == "unet3d-h100"
-    compared = feedrate("compare", *(tmp_path / "out" / f"Org-{name}-unet3d-h100" for name in ("one", "two")))
-    assert compared.status == 0, compared.err
 
 
 def test_whose_formula_it_was_is_known_or_left_open(tmp_path):
@@ -137,28 +135,20 @@ def test_a_run_whose_rate_is_unknown_is_no_part_of_the_knee(tmp_path):
     for ranks, known in ((2, True), (4, True), (8, False)):
         run = Run(ranks=ranks, steps=200, oversleep=0.004)
         run.write(tmp_path / "in" / f"{ranks}", "v3.0", metadata=known)
-    done = feedrate("import", tmp_path / "in", "--out", tmp_path / "out")
-    assert done.status == 0, done.err
-    result = read_result(tmp_path / "out")
+    result = imported(tmp_path / "in", tmp_path / "out")
     assert result.knee is not None and result.knee.fed == 4
     assert [math.isnan(point.samples_per_second) for point in result.points] == [False, False, True]
-    assert feedrate("report", tmp_path / "out", "--html", tmp_path / "page.html").status == 0
+    report(tmp_path / "out").write(tmp_path / "page.html")
 
 
-def test_figures_that_cannot_be_are_flagged(tmp_path):
+def test_figures_that_cannot_be_are_flagged_and_steps_end_where_the_configuration_says(tmp_path):
     folder = Run(steps=200).write(tmp_path / "run", "v3.0")
     config = folder / "dlio_config" / "config.yaml"
-    config.write_text(config.read_text().replace("computation_time: 0.1", "computation_time: 25.0"))
+    limited = config.read_text().replace("epochs: 2", "epochs: 2\n    total_training_steps: 50")
+    config.write_text(limited.replace("computation_time: 0.1", "computation_time: 25.0"))
     (point,) = imported(folder, tmp_path / "out").points
     assert any(flag.name == "documents" and "impossible" in flag.sentence for flag in point.flags)
-
-
-def test_a_run_takes_no_more_steps_than_it_was_told(tmp_path):
-    folder = Run(steps=200).write(tmp_path / "run", "v1.0")
-    config = folder / "configs" / "config.yaml"
-    config.write_text(config.read_text().replace("epochs: 2", "epochs: 2\n    total_training_steps: 50"))
-    (runs,) = import_folder(folder).groups.values()
-    assert runs[0].published.steps_per_epoch(4) == 50
+    assert point.steps == 2 * 50
 
 
 def test_cores_and_memory_are_of_each_host(tmp_path):
@@ -167,10 +157,9 @@ def test_cores_and_memory_are_of_each_host(tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     summary |= {"host_cpu_count": [512, 0, 0, 0], "host_memory_GB": [64.0, 0.0, 0.0, 0.0]}
     (folder / "summary.json").write_text(json.dumps(summary))
-    (runs,) = import_folder(folder).groups.values()
-    assert runs[0].published.cores == (128,) * 4 and runs[0].published.memory == (16 * GIB,) * 4
-    (point,) = imported(folder, tmp_path / "out").points
-    assert [host.cores for host in point.hosts] == [128] * 4
+    result = imported(folder, tmp_path / "out")
+    assert [host.cores for host in result.points[0].hosts] == [128] * 4
+    assert result.environment["memory_bytes"] == 4 * 16 * GIB
 
 
 @pytest.mark.parametrize("lost", [(), ("overrides.yaml",), ("overrides.yaml", "hydra.yaml")])

@@ -58,14 +58,6 @@ def test_tfrecords_are_read_as_tf_data_reads_them(tmp_path):
     assert converted(tmp_path, shuffled).workload.access.shuffle_buffer == 2
 
 
-def test_a_model_is_a_name_or_a_table_with_one(tmp_path):
-    text = UNET3D.replace("model: unet3d", "model: {name: unet3d, type: cnn, model_size: 499153191}")
-    assert text != UNET3D
-    found = converted(tmp_path, text)
-    assert found.workload.title == converted(tmp_path).workload.title
-    assert {"model.type", "model.model_size"} <= {item.key for item in found.left_out}
-
-
 def test_unknown_and_unused_keys_are_listed(tmp_path):
     listed = {item.key: item.why for item in converted(tmp_path).left_out}
     assert listed["reader.colour"].startswith("unknown")
