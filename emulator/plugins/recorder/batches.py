@@ -22,12 +22,8 @@ MOST_ROWS = 50_000
 """Most rows of calls.parquet, unless a batch of each worker has more."""
 MOST_SIZES = 200_000
 """Most sizes of files that are kept."""
-_NEAR = 2**16
-"""Most bytes between two reads of one sample in a file of many."""
 _SEVERAL = 3
 """Visits of a file in an epoch, from which it has many samples, if each visit reads less than half of it."""
-_AGAIN = 1.25
-"""Visits of a file in an epoch, from which some of them are to any file."""
 
 
 @dataclass(slots=True)
@@ -366,7 +362,7 @@ def _by_sample(visit: _Visit, index: _Index) -> Iterator[_Visit]:
         if event.op == OPEN or index.has(event):
             of_index.append(call._replace(fixed=True))
             continue
-        near = low - _NEAR <= event.offset <= high + _NEAR
+        near = low - 2**16 <= event.offset <= high + 2**16
         if sample.calls and not (near and sample.calls[-1].batch == call.batch):
             yield sample
             sample = _Visit(visit.file)
@@ -385,7 +381,7 @@ def place(groups: Sequence[Group], replacement: bool) -> None:
     draw = np.random.default_rng(0)
     for group in groups:
         # An epoch visits each file once. Further visits are to any file, as mosaics and mixup draw them.
-        again = group.visits_per_epoch > _AGAIN * group.files
+        again = group.visits_per_epoch > 1.25 * group.files
         first = group.files / group.visits_per_epoch if again else 1.0
         for visit in group.visits:
             if group.shared:

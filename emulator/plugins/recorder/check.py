@@ -16,11 +16,6 @@ from emulator.plugins.recorder.replay import Replay, replay
 from emulator.plugins.recorder.steps import Pace
 from emulator.plugins.recorder.watch import Watch
 
-_SECONDS = 10.0
-_MOST_STEPS = 2000
-_COLD, _WARM = 0.9, 0.1
-"""Share of the job's bytes that came from storage: least for a cold replay, and most for a warm one."""
-
 
 def check(written: Written, watch: Watch) -> Written:
     """Return `written`, whose workload has the rates of job and replay, or why there are none."""
@@ -41,8 +36,8 @@ def _compared(written: Written, described: Described, watch: Watch) -> ReplaySpe
     """Replay the job. Raises SpecError if the two cannot be compared, FeedrateError if the replay fails."""
     loader, pace = _comparable(written)
     cold = _cold(loader, described)
-    # Not more than the job's: the more samples have been read, the more does the page cache have.
-    steps = min(_MOST_STEPS, math.ceil(_SECONDS / pace.seconds), loader.steps // loader.ranks)
+    # For ten seconds, but not more than the job's: the more samples have been read, the more are cached.
+    steps = min(2000, math.ceil(10 / pace.seconds), loader.steps // loader.ranks)
     replayed = replay(described, loader.ranks, watch.paths(loader.settings), steps, cold)
     # A sample of the replay may be a part of the job's.
     samples = loader.ranks * (pace.samples or loader.settings.batch_size or 1)
@@ -124,10 +119,10 @@ def _cold(loader: Loader, described: Described) -> bool:
     batch_bytes = max(1.0, described.recorded.batch_bytes)
     share = loader.batch_storage_bytes / batch_bytes
     first = (loader.first_storage_bytes or 0.0) / batch_bytes
-    if share < _WARM and first < _WARM:
+    if share < 0.1 and first < 0.1:
         return False
     read_again = first >= 0.5 and _reads_any_file(described)
-    if share >= _COLD or read_again or described.recorded.mapped:
+    if share >= 0.9 or read_again or described.recorded.mapped:
         return True
     raise SpecError(
         f"{share:.0%} of the job's bytes came from storage, the others from memory, unlike any replay's",

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.config.reader import at_least
 from emulator.run.accelerator import quantiles_of
 
 SEEN = np.dtype(
@@ -40,10 +39,6 @@ MOST_STEPS = 2_000_000
 
 FEW = 10
 """Fewest steps for a step time."""
-_SETTLE = 2
-"""Skipped steps at the start of a stretch, in which an accelerator may still work through its queue."""
-_SMALL = 0.02
-"""Largest share of a step for taking a batch that was ready."""
 _UNLIKE = 0.05
 """Relative difference at which steps that do not wait for a batch are not representative: shorter than all
 steps without their waits, or longer than all with them."""
@@ -79,9 +74,6 @@ class StepTime:
     """Mean seconds of the step for taking a batch that was ready; None: not known, as for a bound."""
     quantiles: tuple[float, ...] = ()
     """Mean seconds of equal parts of the sorted step times."""
-
-    def __post_init__(self) -> None:
-        at_least(0, self, "seconds", "at_least", "steps", "all_steps", "waited")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,16 +284,17 @@ def _computed(tables: Sequence[Table]) -> NDArray[np.float64]:
 def _fed(tables: Sequence[Table]) -> Table:
     """Return the steps of all ranks in which no rank waited for a batch.
 
-    No rank must have waited in the _SETTLE steps before, either. Ranks wait for each other in every step, so
-    all must have been fed. Taking a batch that is ready is part of the step.
+    Ranks wait for each other in every step, so all must have been fed. Taking a batch that is ready is part
+    of the step.
     """
     fed_by_rank = []
     for table in tables:
         typical = float(np.nanmedian(table["between"]))
-        ready = (table["ready"] == 1) | (table["wait"] <= _SMALL * typical)
+        ready = (table["ready"] == 1) | (table["wait"] <= 0.02 * typical)
         fed = ready & (table["wait"] <= max(typical, 1e-3))
         fed &= np.r_[False, (np.diff(table["epoch"]) == 0) & (np.diff(table["step"]) == 1)]
-        for _ in range(_SETTLE):  # and so was the step before
+        # Nor may it have waited in the two steps before: the accelerator still works through its queue then.
+        for _ in range(2):
             fed[1:] &= fed[:-1]
         fed_by_rank.append(_complete(table[fed]))
     everywhere = reduce(np.intersect1d, map(_step_ids, fed_by_rank))
