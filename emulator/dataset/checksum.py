@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 import deflate
 
-_POLYNOMIAL = 0xEDB88320
-
 
 def crc32(data: bytes | bytearray | memoryview, value: int = 0) -> int:
     """CRC-32 of `data` behind bytes whose CRC-32 is `value`."""
@@ -26,7 +24,8 @@ def _times(matrix: list[int], vector: int) -> int:
 
 def _powers() -> list[list[int]]:
     """The matrices that append 2^k zero bytes to a CRC-32, for k = 0 ... 47."""
-    bit = [_POLYNOMIAL] + [1 << i for i in range(31)]
+    polynomial = 0xEDB88320
+    bit = [polynomial] + [1 << i for i in range(31)]
     for _ in range(3):  # one bit -> one byte
         bit = [_times(bit, row) for row in bit]
     powers = [bit]

@@ -34,9 +34,6 @@ LOCK = f"{HIDDEN}/lock"
 """Names the process that is making it."""
 _SEEDS = re.compile(rf"{HIDDEN}/seeds/[0-9a-f]{{16}}/(seeds\.json|\d{{4}}_[xy]\.npy)")
 _JOURNAL = re.compile(rf"{JOURNALS}\d{{6}}(\.\d{{6}})?")
-_LISTED = 5
-_IGNORED = ("lost+found", HIDDEN)
-"""Folders without samples: lost+found, which only root can read, and feedrate's own."""
 
 
 def is_record(name: str) -> bool:
@@ -56,7 +53,7 @@ def files_below(root: Path, inside: str = "") -> Iterator[tuple[str, int]]:
             for entry in entries:
                 name = inside + entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in _IGNORED:
+                    if entry.name not in ("lost+found", HIDDEN):  # only root can read lost+found
                         waiting.append(f"{name}/")
                 elif entry.is_file() and not is_record(name):
                     yield name, entry.stat().st_size
@@ -155,7 +152,8 @@ def _require_nobodys(store: Store) -> None:
 
 def listed(names: list[str]) -> str:
     """Return the first few of `names`, and how many more there are."""
-    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+    first, more = names[:5], names[5:]
+    return ", ".join(first) + (f" and {len(more)} more" if more else "")
 
 
 def require_free(holding: Holding, plan: DatasetPlan) -> None:

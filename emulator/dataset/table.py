@@ -161,10 +161,6 @@ def range_of(sizes: Column | NDArray[np.int64]) -> tuple[int, int, int]:
     return smallest, largest, total
 
 
-_MOST_HEADER = 256
-"""Bytes of what numpy writes in front of a table, at most."""
-
-
 def _npy_header(files: int) -> bytes:
     """Return the header that numpy writes in front of a table of `files` rows."""
     buffer = io.BytesIO()
@@ -185,7 +181,7 @@ def read_table(store: Store, name: str, crc: int) -> StoredRows:
         raise SpecError(f"its table {name} is missing")
     size = len(stored)
     # A parser could be made to allocate anything; the header is compared with the only one it can be.
-    head = stored[0 : min(size, _MOST_HEADER)]
+    head = stored[0 : min(size, 256)]  # numpy writes fewer bytes in front of a table
     shape = re.search(rb"'shape': \((\d{1,12}),\)", head)
     files = int(shape[1]) if shape else 0
     header = _npy_header(files)

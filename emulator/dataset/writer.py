@@ -53,7 +53,6 @@ from emulator.storage.folder import REQUEST, FolderStore
 from emulator.storage.posix import aligned_buffer
 from emulator.units import show_bytes
 
-_MEASURED_FILES = 16
 _TOGETHER = 64
 """Most files that a thread makes at a time."""
 _QUEUED = 4096
@@ -330,7 +329,7 @@ class DatasetWriter:
         for start in range(0, len(rows), 1 << 16):
             stop = min(start + (1 << 16), len(rows))
             rows["shape"][start:stop] = plan.sizes.shapes(np.arange(start, stop))
-        chosen = evenly_spread(len(rows), _MEASURED_FILES)
+        chosen = evenly_spread(len(rows), 16)  # to measure how they compress
         manifest = Manifest(
             format=recipe.format,
             samples_per_file=recipe.samples_per_file,

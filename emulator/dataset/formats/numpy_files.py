@@ -38,7 +38,6 @@ _HEADER = re.compile(
     rb"\s*\{\s*'descr':\s*'[<>|=][fiub](?P<itemsize>[1248])',\s*'fortran_order':\s*(?:True|False),"
     rb"\s*'shape':\s*\((?P<shape>(?:\d{1,15}, ?){0,7}(?:\d{1,15})?)\),?\s*\}\s*"
 )
-_HEADER_BYTES = 4096
 
 
 def npy_header(shape: tuple[int, ...], descr: str) -> bytes:
@@ -58,7 +57,7 @@ def npy_bytes(head: memoryview, name: str) -> int:
         raise bad(name, "not an .npy array")
     start = 12 if head[6] >= 2 else 10
     length = int.from_bytes(head[8:start], "little")
-    if head[6] not in (1, 2, 3) or length > _HEADER_BYTES or start + length > len(head):
+    if head[6] not in (1, 2, 3) or length > 4096 or start + length > len(head):
         raise bad(name, "an .npy header that is too long or cut off")
     match = _HEADER.fullmatch(bytes(head[start : start + length]))
     if match is None:
@@ -114,7 +113,6 @@ _DIRECTORY = 2 * (_CENTRAL.size + 5) + _END.size
 _DATE = (1 << 5) | 1  # 1 January 1980: the same bytes whenever they are written
 _STORED, _DEFLATED = 0, 8
 _ALIGNMENT = 64
-_ALL_ONES = 0xFFFFFFFF
 
 
 def _local(data: memoryview, name: str) -> tuple[str, int, int, int]:
@@ -184,7 +182,8 @@ class Npz(Format):
         if start > len(head):
             raise bad(name, "a zip member with an endless header")
         if method == _DEFLATED:
-            if packed != _ALL_ONES and start + packed + _DIRECTORY > size:
+            size_is_in_zip64 = packed == 0xFFFFFFFF
+            if not size_is_in_zip64 and start + packed + _DIRECTORY > size:
                 raise bad(name, f"{size} bytes are too few for its first member")
             return
         needed = start + npy_bytes(head[start:], name) + _LOCAL.size + _DIRECTORY

@@ -34,8 +34,6 @@ ANY = "bytes"
 """The format of any file, which must be requested."""
 SECOND = "second"
 """What stands for the format of a sample's second file."""
-_TEXT = 10**100
-"""Where text is sorted: behind all numbers."""
 
 
 @cache
@@ -125,8 +123,9 @@ def _sample_bytes(folder: Path, form: Format, name: str, size: int, seconds: Map
 
 def _by_number(file: tuple[str, int]) -> list[tuple[int, str]]:
     """Return the key by which files are sorted: img_2 comes before img_10, and numbers come before text."""
+    behind_numbers = 10**100
     parts = re.split(r"(\d+)", file[0])
-    return [(int(part), "") if part.isdecimal() else (_TEXT, part) for part in parts if part]
+    return [(int(part), "") if part.isdecimal() else (behind_numbers, part) for part in parts if part]
 
 
 def _the_format(folder: Path, counts: Mapping[str, int], wanted: str) -> str:

@@ -36,7 +36,6 @@ _DATA = 352  # a header of 348 bytes and 4 bytes for no extensions
 _ITEMSIZES = {2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 256: 1, 512: 2, 768: 4}
 """Bytes of a number by NIfTI's code of its type."""
 _CHUNK = 1 << 20
-_LEVEL = 1
 _GZIP = 31  # zlib's window bits for a gzip header
 
 
@@ -143,7 +142,7 @@ class NiftiGz(Nifti):
 
 def _gzipped(header: bytes, source: Source, size: int) -> Iterator[Piece]:
     """Yield a gzip file, without a date, of a header and the `size` bytes of an array."""
-    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    stream = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
     chunk = memoryview(bytearray(_CHUNK))
     chunk[: len(header)] = header
     used, left = len(header), size

@@ -27,8 +27,6 @@ from emulator.dataset.formats.base import SLACK, Format, Index, Peek, Piece, Sha
 from emulator.order import Read
 
 _MAGIC = b"PAR1"
-_SMALLEST = 128
-_LARGEST_FOOTER = 1 << 28
 _SHAPE = b"feedrate.shape"
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError)
 
@@ -118,7 +116,7 @@ class Parquet(Format):
         return RowGroups(name, starts, chunks)
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
-        if bytes(head[:4]) != _MAGIC or size < _SMALLEST:
+        if bytes(head[:4]) != _MAGIC or size < 128:
             raise bad(name, "not a Parquet file, or its end is missing")
 
 
@@ -151,7 +149,8 @@ def _footer(peek: Peek, size: int, name: str) -> Any:
     """Return the metadata of a file. Raises DatasetError."""
     tail = peek(max(0, size - 8), min(size, 8))
     length = int.from_bytes(tail[:4], "little")
-    if bytes(tail[4:]) != _MAGIC or not 0 < length <= min(size - 12, _LARGEST_FOOTER):
+    most = min(size - 12, 1 << 28)  # a damaged length must not allocate gigabytes
+    if bytes(tail[4:]) != _MAGIC or not 0 < length <= most:
         raise bad(name, "not a Parquet file, or its footer is missing")
     try:
         return pq.read_metadata(pa.BufferReader(peek(size - 8 - length, length + 8)))

@@ -105,13 +105,12 @@ _FOOT = 4
 _FRAME = _LENGTH.size + _FOOT
 _AT_ONCE = 1 << 20
 """Bytes of records that are framed at once; at least one record is."""
-_MASK = 0xA282EAD8
 
 
 def masked_crc32c(data: NDArray[np.uint8] | bytes) -> int:
     """Return the CRC-32C of `data` with TFRecord's mask, which makes CRCs of data with CRCs safe."""
     crc = int(google_crc32c.value(data))
-    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _length_of(head: memoryview, left: int, name: str) -> int:

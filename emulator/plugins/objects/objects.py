@@ -21,14 +21,10 @@ from emulator.units import show_bytes, show_seconds
 
 Value = TypeVar("Value")
 
-_BACKOFF, _GROWTH, _LONGEST = 0.1, 3.0, 10.0
-"""Seconds before the first retry, the factor of each further pause, and the longest pause in seconds."""
 _FLUSH_SECONDS = 1.0
 """Seconds after which records are written as an object; a kill loses no more than those."""
 _LOCK_RENEWED, _LOCK_STALE = 5.0, 20.0
 """Seconds after which the owner of a lock renews it, and after which one that is not renewed is stale."""
-_LOCK_SETTLES = 0.5
-"""Seconds after which a new lock is read back."""
 
 
 class TransientError(Exception):
@@ -91,7 +87,7 @@ class ObjectStore(Store):
         A retry that could not end within --storage-timeout of the first attempt is not made. Raises `absent`,
         the result of `meaning` for other failures, and StorageError when the last attempt failed.
         """
-        pause, began, tries = _BACKOFF, time.monotonic(), 0
+        pause, began, tries = 0.1, time.monotonic(), 0
         while True:
             tries += 1
             try:
@@ -114,7 +110,7 @@ class ObjectStore(Store):
                 self.stats.absorb(ReadCounts(retries={trouble.kind: 1}))
                 # Random pauses, so that ranks that failed together do not retry together.
                 time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  jitter, not a secret
-                pause = min(pause * _GROWTH, _LONGEST)
+                pause = min(pause * 3.0, 10.0)
 
     @abstractmethod
     def meaning(self, error: Any, doing: str) -> Exception:
@@ -161,7 +157,7 @@ class ObjectStore(Store):
         if before is not None:
             self.delete([name])
         self.put_new(name, me.line())
-        time.sleep(_LOCK_SETTLES)  # if put_new is not atomic, the later writer has the lock
+        time.sleep(0.5)  # if put_new is not atomic, the later writer has the lock
         self._require_lock(name, me)
 
         def renew() -> None:
