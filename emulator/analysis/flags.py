@@ -1,7 +1,8 @@
 """Validity flags: reasons not to trust a number, each with its value, its threshold and a sentence.
 
-The value of a point's flag is the share by which it may have moved the point's throughput. A flag is a
-function that returns None where nothing is wrong or the evidence was not measured.
+The value of a point's flag is the share by which it may have moved the point's throughput; `uneven-hosts`
+compares another quantity with its threshold. A flag is a function that returns None where nothing is wrong or
+the evidence was not measured. Flags that need the workload or the job are raised in `run/point.py`.
 """
 
 from __future__ import annotations

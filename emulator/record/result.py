@@ -205,9 +205,15 @@ class Point:
     read_latency_max: float | None = None
     """Seconds of the longest read request, as measured; None: not known."""
     read_seconds: float | None = None
-    """Seconds within read requests, summed over all readers: / `seconds`, the mean number in flight."""
+    """Seconds within read requests, less CPU seconds where known, summed over all readers.
+
+    Divided by `seconds`, the mean number in flight. Opening is not included.
+    """
     open_seconds: float | None = None
-    """Seconds within the opening of files, summed over all readers."""
+    """Seconds within the opening of files, eviction and the look at resident pages included, of all readers.
+
+    With `torch` and a library that opens by path, only feedrate's own open is counted.
+    """
     read_amplification: float | None = None
     """Bytes that disks or NFS delivered, read-ahead included, for each byte that the readers asked for. 0
     where the page cache answered, and where the kernel counts nothing (FUSE, objects)."""

@@ -128,7 +128,7 @@ class Document:
         file = Path(path)
         form = form or file.suffix.removeprefix(".")
         if form in ("png", "svg"):
-            write_picture(self.figures[:4], file, form, self.title)
+            write_picture(self.figures, file, form, self.title)
         else:
             write_output(file, self.text(form))
 
