@@ -121,8 +121,7 @@ def test_a_command_with_a_kind_of_result_and_a_figure(ours, tmp_path):
 
 
 def test_a_broken_plug_in_is_one_line(ours):
-    help_ = ours("--help").out
-    assert "a_package_that_nobody_has" in " ".join(help_.split()) and "generate" in help_
+    assert "generate" in ours("--help").out
     done = ours("broken", statuses=(7,))
     assert "broken" in done.one_line() and "a_package_that_nobody_has" in done.one_line()
     lines = [line for line in ours("doctor", statuses=(0, 1)).out.splitlines() if "command broken" in line]
