@@ -115,6 +115,9 @@ class PosixStorage(Storage):
         return fd, length
 
     def _look(self, fd: int, length: int) -> None:
+        # Memory is the storage then. It is the file that tells: a link in `root` may lead to another disk.
+        if _in_memory(Path(f"/proc/self/fd/{fd}")):
+            return
         sampled, resident = resident_pages(fd, 0, min(length, _SAMPLED_BYTES))
         self.stats.absorb(ReadCounts(pages_sampled=sampled, pages_resident=resident))
 
@@ -237,11 +240,11 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def _in_memory(folder: Path) -> bool:
-    """Return True if `folder` is in memory (tmpfs)."""
+def _in_memory(path: Path) -> bool:
+    """Return True if a file or folder is in memory (tmpfs)."""
     status = ctypes.create_string_buffer(256)
-    with doing("statfs", folder):
-        failed = _libc().statfs(os.fsencode(folder), status)
+    with doing("statfs", path):
+        failed = _libc().statfs(os.fsencode(path), status)
     return not failed and int.from_bytes(status.raw[:4], sys.byteorder) == _TMPFS
 
 
