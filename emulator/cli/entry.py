@@ -7,10 +7,10 @@ import io
 import os
 import sys
 import time
-from contextlib import suppress
 
 from emulator import notes
 from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.launch.process import end_process
 from emulator.launch.supervise import supervised, tell_status, watched
 
 _LAST_WORDS_SECONDS = 2.0
@@ -43,18 +43,6 @@ def open_streams() -> None:
 def entry() -> None:
     """Run the command. Never returns."""
     status = 1
-
-    def end() -> None:
-        """End the process, once all other exit functions have run.
-
-        Beyond them, CPython would end the threads of libraries that want to return to it. In those of
-        obstore, which are Rust's, that aborts the process (9 of 60 listings on a busy machine).
-        """
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
-
     open_streams()
     # Open MPI needs a home. Schedulers may set none, and a container's user ID may be in no passwd file.
     home = os.path.expanduser("~")  # noqa: PTH111  Path.home() raises
@@ -67,8 +55,11 @@ def entry() -> None:
     joined = started_by_mpi() and verb not in OF_PROGRAMS
     if joined:
         watched(rank_hint())
-    else:  # MPI, too, is ended by that shutdown
-        atexit.register(end)  # the first one that is registered is the last one that runs
+    else:
+        # CPython's shutdown ends threads of libraries that want to return to it. In those of obstore that
+        # aborts the process (9 of 60 listings on a busy machine). So it ends before, after all other exit
+        # functions: the first that is registered runs last. With MPI it does not: MPI needs that shutdown.
+        atexit.register(lambda: end_process(status))
         supervised(runs_a_program=verb in OF_PROGRAMS)
     notes.note_file_calls()
     try:

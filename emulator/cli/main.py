@@ -181,7 +181,7 @@ class Verbs(TyperGroup):
         except FeedrateError:
             if ctx is None or ctx.invoked_subcommand or cmd_name in sys.argv:
                 raise
-            return None  # the list of commands has it not, and doctor says why
+            return None  # the help leaves it out; doctor says why
         panel = next((panel for panel, names in PANELS.items() if cmd_name in names), "More")
         own = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         own.command(cmd_name, cls=VerbCommand, context_settings=HELP, rich_help_panel=panel)(verb)

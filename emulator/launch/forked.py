@@ -38,6 +38,7 @@ from emulator.launch.process import (
     descendants,
     die_with_parent,
     end_all,
+    end_process,
     left_behind,
     set_name,
     short_of_memory,
@@ -344,11 +345,7 @@ def _work(work: Work, comm: Comm) -> NoReturn:
         status = RankError.exit_code
         report(unexpected(error), status)
     finally:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
-        os._exit(status)
+        end_process(status)
 
 
 _FILES, _FILES_A_RANK = 64, 3

@@ -15,7 +15,7 @@ from emulator.cli import options
 from emulator.config.reader import to_plain
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.datasize import needed_data
+from emulator.plugins.mlperf.datasize import MEMORY_FACTOR, MIN_STEPS, needed_data
 from emulator.plugins.mlperf.export import CHECK, export_results
 from emulator.plugins.mlperf.training import Imports, import_folder, write_imports
 from emulator.plugins.mlperf.workload import Converted, import_yaml
@@ -161,6 +161,7 @@ def datasize(
     samples = "files" if size.samples == size.files else "samples"
     many = "" if samples == "files" else f" of {spec.sample.samples_per_file} samples"
     print(f"{size.files} files{many}, {show_bytes(size.bytes)}")
-    print(f"  5 x {show_bytes(hosts * memory)} of memory on {hosts} hosts: {size.by_memory} {samples}")
-    steps = f"500 steps x batch size {spec.loader.batch_size} x {accelerators} accelerators"
+    wanted = f"{MEMORY_FACTOR} x {show_bytes(hosts * memory)} of memory on {hosts} hosts"
+    print(f"  {wanted}: {size.by_memory} {samples}")
+    steps = f"{MIN_STEPS} steps x batch size {spec.loader.batch_size} x {accelerators} accelerators"
     print(f"  {steps}: {size.by_steps} {samples}")

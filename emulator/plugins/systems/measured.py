@@ -65,18 +65,20 @@ def _with_baseline(stated: System, result: RunResult) -> System:
         read_efficiency=tuple((size, rate / bandwidth) for size, rate in sorted(highest.items())),
     )
     # IOPS and their latency are of one corner: the latency is that of so many requests in flight.
-    for corner, read in _most_iops(reads):
+    if most := _most_iops(reads):
+        corner, read = most
         in_flight = corner.depth * corner.jobs * corner.clients
         storage = replace(storage, read_iops=read.iops, latency=read.latency_mean, depth=in_flight)
-    for _, write in _most_iops(writes):
+    if most := _most_iops(writes):
+        _, write = most
         storage = replace(storage, write_iops=write.iops, write_latency=write.latency_mean)
     return replace(stated, storage=storage)
 
 
-def _most_iops(corners: list[tuple[Corner, Side]]) -> list[tuple[Corner, Side]]:
-    """Return the random corner with the most IOPS; empty if there is none."""
+def _most_iops(corners: list[tuple[Corner, Side]]) -> tuple[Corner, Side] | None:
+    """Return the random corner with the most IOPS."""
     random = [(corner, side) for corner, side in corners if corner.pattern == "random"]
-    return sorted(random, key=lambda corner_side: corner_side[1].iops, reverse=True)[:1]
+    return max(random, key=lambda corner_side: corner_side[1].iops, default=None)
 
 
 def measured_knee(result: RunResult, workload: Workload) -> tuple[float | None, tuple[float, float], str]:
