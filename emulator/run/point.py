@@ -6,6 +6,7 @@ host. So the data that rank 0 receives do not grow with the steps.
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -74,14 +75,15 @@ def run_point(
     spool: Spool,
     progress: Callable[[StepLog], None],
     links: HostLinks | None = None,
+    until: float = math.inf,
 ) -> Point | None:
     """Run point `number` on the ranks of `comm`; return it with its flags on rank 0, None on others.
 
-    `links` are this host's connections, on its first rank. `progress(log)` is called once a step. Raises
-    DatasetError, StorageError.
+    `links` are this host's connections, on its first rank. `progress(log)` is called once a step. No step
+    is begun after `until`, in seconds of this host's time.monotonic. Raises DatasetError, StorageError.
     """
     direct = job.direct and dataset.store.takes_direct()
-    trained = _trained(job, dataset, number, comm, spool, progress, links, direct)
+    trained = _trained(job, dataset, number, comm, spool, progress, links, until, direct)
     workload, node = job.workload, comm.node()
     lost, by_host = _starved(trained, comm) or (None, {})
     point = point_of(
@@ -136,6 +138,7 @@ def _trained(
     spool: Spool,
     progress: Callable[[StepLog], None],
     links: HostLinks | None,
+    until: float,
     direct: bool,
 ) -> _Own:
     """Train on this rank; return when all ranks have finished. Arguments are those of `run_point`."""
@@ -195,6 +198,7 @@ def _trained(
                 as_training=LOADERS.load(job.loader).as_training and not workload.accelerator.includes_taking,
                 taking=workload.accelerator.taking_seconds,
                 meanwhile=meanwhile,
+                until=until,
             )
         finally:
             write()

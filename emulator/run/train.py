@@ -15,6 +15,7 @@ A process whose accelerator queues steps (`accelerator.in_flight`) takes batches
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -37,6 +38,7 @@ def train(
     as_training: bool = False,
     taking: float | None = None,
     meanwhile: Callable[[float], None] = lambda now: None,
+    until: float = math.inf,
 ) -> float:
     """Train as `plan` says, with one row per step in `log`; return the seconds until the last step ended.
 
@@ -44,7 +46,8 @@ def train(
     the active ones. `barrier(end)` waits for all active ranks and returns the latest `end`; the loop starts
     with a barrier, and `sync` says when others follow. `as_training` is as LoaderPlugin has it, `taking`
     AcceleratorSpec.taking_seconds. `meanwhile(now)` is called once a step for bookkeeping. Every second is in
-    one column of one row. Raises the loader's errors.
+    one column of one row. Once the clock has passed `until`, no step is begun after the first; with barriers,
+    all ranks stop at the same one. Raises the loader's errors.
     """
     start = free = asked = barrier(clock.now())  # the same start for all ranks
     owed = 0.0  # what taking batches has cost beyond the job's, and no step has yet
@@ -63,10 +66,14 @@ def train(
         if as_training and taking is None:
             computed = max(computed, clock.now())
         end = computed
+        stops = number > 0 and clock.now() > until
         if sync == "step" or (sync == "epoch" and plan.ends_epoch(number)):
             # Others wait for this process: what delays it beyond a step is its own overshoot, not theirs.
             computed = max(computed, clock.now() - nominal)
-            end = barrier(computed)
+            # All ranks get the latest end: infinity stops all of them at the same step.
+            end = barrier(math.inf if stops else computed)
+        if end == math.inf or (stops and sync == "none"):
+            break
         asked = clock.now()
         epoch, step = plan.place(number)
         log.add(

@@ -187,9 +187,10 @@ def _job(question: Question, where: Place, name: str, loader: str, rate: float) 
     # rests on throughput.
     in_time = int(question.seconds / 6 * rate / workload.batch_bytes)
     steps = max(LEAST_STEPS, min(math.ceil(seconds / workload.accelerator.step_seconds), in_time))
+    steps = max((point.steps for point in before), default=steps)  # a run that was stopped has fewer
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,
-        epochs=None, steps=before[0].steps if before else steps, out=out, force=question.force,
+        epochs=None, steps=steps, out=out, force=question.force,
         command=question.command, resume=resume,
     )  # fmt: skip
 

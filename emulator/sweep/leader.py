@@ -100,8 +100,8 @@ class Leader:
         """Return the number of the next point."""
         return len(self._points)
 
-    def next_count(self) -> int | None:
-        """Return the process count of the next point; None when the sweep is done."""
+    def next_run(self) -> tuple[int, float] | None:
+        """Return the process count of the next point, and the seconds for it; None when the sweep is done."""
         count = self._schedule.next_count(self._points)
         if count is not None:
             live.say(f"{self._schedule.outlook(self._points)}: {counted(count, 'rank')}")
@@ -110,7 +110,7 @@ class Leader:
             self._length, self._recent = self._pace.steps(count), np.zeros(0, STEP)
             self._point_begin = self._first_step = time.monotonic()
             self._ranks, self._step = count, 0
-        return count
+        return None if count is None else (count, self._schedule.seconds_left)
 
     def progress(self, log: StepLog) -> None:
         """Record the steps of the point that rank 0 has finished."""
@@ -175,6 +175,8 @@ class Leader:
             f"{point.samples_per_second * self._job.workload.job.samples:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, {show_au(point)}, {show_seconds(point.seconds)}"
         )
+        if point.steps < self._length:
+            live.say(f"  stopped after {point.steps} of {self._length} steps: the time is used up")
         if limited_by_client(point) and point.bound is not None:
             bound = point.bound
             live.say(f"  limited by {LIMIT_NAMES[bound.kind]}: {bound.help or HELPS[bound.kind]}")
@@ -245,11 +247,14 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
             raise SpecError(
                 f"the sweep in {job.out} is of another {name}", "resume with the options it was started with"
             )
-    for number, point in enumerate(result.points):
-        length = job.rank_plan(manifest, number, point.ranks).length
-        if length != point.steps:
-            raise SpecError(
-                f"the points in {job.out} have {point.steps} steps per rank, but these options give {length}",
-                "resume with the --epochs and --steps that it was started with",
-            )
+    # Points that were stopped when the time was up are shorter.
+    missing_steps = [
+        job.rank_plan(manifest, number, point.ranks).length - point.steps
+        for number, point in enumerate(result.points)
+    ]
+    if missing_steps and min(missing_steps) != 0:
+        raise SpecError(
+            f"the points in {job.out} have other steps per rank than these options give",
+            "resume with the --epochs and --steps that it was started with",
+        )
     return result.points, result.probe

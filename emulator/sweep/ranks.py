@@ -5,6 +5,7 @@ Only rank 0 has a `Leader`, which chooses counts and concludes from points.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -84,10 +85,13 @@ def _measure_points(
     """Run points, from `number` on, until the leader has no further count."""
     progress = leader.progress if leader else lambda log: None
     _probe_if_requested(job, dataset, world, leader)
-    while (count := world.bcast(leader.next_count() if leader else None)) is not None:
+    while (choice := world.bcast(leader.next_run() if leader else None)) is not None:
+        count, seconds = choice
+        until = time.monotonic() + seconds
         active = world.rank in order[:count]
         group = world.split(0 if active else 1)
-        point = run_point(job, dataset, number, group, spool, progress, world.links) if active else None
+        measured = (job, dataset, number, group, spool, progress, world.links, until)
+        point = run_point(*measured) if active else None
         if leader and point:
             leader.add(point)
         number += 1

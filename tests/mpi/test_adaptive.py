@@ -40,6 +40,18 @@ def test_a_budget_ends_it(tiny, tmp_path):
     assert len(read_result(tmp_path / "out").points) < 5
 
 
+def test_a_run_that_would_take_longer_than_the_budget_is_stopped(tiny, tmp_path):
+    out = tmp_path / "out"
+    job = ("--budget", "3s", "--steps", "2000", "--set", "training.sync='step'")
+    done = feedrate(*words(tiny, *job, "--out", out))
+    assert done.status in ANSWERED, done.err
+    assert "of 2000 steps: the time is used up" in done.out + done.err
+    (point,) = read_result(out).points
+    assert 0 < point.seconds < 6, "2000 steps of 50 ms are 100 s"
+    rows = read_steps(out)
+    assert len(rows) == point.ranks * point.steps, "all ranks stop at the same step"
+
+
 @pytest.mark.long
 def test_an_interrupted_sweep_goes_on_where_it_was(tiny, tmp_path):
     out = tmp_path / "out"

@@ -1,5 +1,6 @@
 """The barrier of a step: nobody leaves before all are there, and all learn when the last step was over."""
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -39,6 +40,14 @@ def test_every_rank_of_a_node_learns_the_last_end(steps):
     ranks = len(steps[0]) if steps else 1
     learned = on_ranks([ranks], lambda barrier, rank: [barrier.wait(ends[rank]) for ends in steps])
     assert learned == [[max(ends) for ends in steps]] * ranks
+
+
+@pytest.mark.parametrize("nodes", [[4], [1, 1], [3, 2]])
+def test_infinity_of_one_rank_reaches_all(nodes):
+    """A rank whose time is up stops the others with it."""
+    last = sum(nodes) - 1
+    learned = on_ranks(nodes, lambda barrier, rank: barrier.wait(math.inf if rank == last else 1.0))
+    assert learned == [math.inf] * sum(nodes)
 
 
 @pytest.mark.parametrize("nodes", [[4], [1, 1], [3, 2]])

@@ -1,6 +1,9 @@
 """The loop of one rank: every second of it is accounted for, in the right column."""
 
+import math
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 
 import numpy as np
@@ -95,6 +98,28 @@ def test_the_columns_sum_to_the_loop_time(sync, delay, as_training):
     assert durations(rows).sum() == pytest.approx(seconds, rel=1e-9)
     assert durations(rows).sum() + rows["late"][-1] == pytest.approx(measured, rel=1e-6)
     assert np.allclose(rows["begin"][1:], (rows["begin"] + durations(rows))[:-1], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("sync", "steps"), [("none", [20, 20, 1]), ("step", [1, 1, 1]), ("epoch", [9, 9, 9])]
+)
+def test_ranks_stop_at_the_same_barrier_when_the_time_of_one_is_up(sync, steps):
+    """Each has its first step; an epoch has ten. Without barriers, each rank stops for itself."""
+    all_here, ends = threading.Barrier(3), [0.0] * 3
+
+    def train_rank(rank):
+        def barrier(end):
+            ends[rank] = end
+            all_here.wait(10)
+            last = max(ends)
+            all_here.wait(10)
+            return last
+
+        until = 0.0 if rank == 2 else math.inf
+        return len(rows_of(MemoryLoader(), sync=sync, barrier=barrier, until=until)[0])
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(train_rank, range(3))) == steps
 
 
 @pytest.mark.parametrize("sync", ["none", "step"])
