@@ -20,8 +20,8 @@ from emulator.report.table import number
 from emulator.report.view import marks_line
 from emulator.units import show_rate
 
-LIMITS: dict[BoundKind | None, str] = {kind: charts.colour(place) for place, kind in enumerate(LIMIT_NAMES)}
-"""Limit of a point -> its colour."""
+LIMITS: dict[BoundKind | None, str] = {kind: charts.colour(n) for n, kind in enumerate(LIMIT_NAMES, 1)}
+"""Limit of a point -> its colour. The first colour is the fit's."""
 PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": charts.IDEAL, "overshoot": "#a23b72"}
 """Part of a step -> its colour, from the bottom of the stack to its top."""
 MOST_LINES = 8
