@@ -25,13 +25,14 @@ from emulator.storage.batches import (
     CANCELLED,
     CUT_SHORT,
     DIRECT,
+    EVICT,
     GOOD,
     WRONG_SIZE,
     BatchReader,
     Engine,
     Pieces,
 )
-from emulator.storage.posix import PosixStorage, aligned_buffer, probe_direct
+from emulator.storage.posix import PosixStorage, aligned_buffer, evict, probe_direct, resident_pages
 
 _reads: Any = batches._reads
 ENGINES: list[Engine] = ["python"]
@@ -70,11 +71,10 @@ def scan(
     buffer = aligned_buffer(DEPTH * (block + 2 * HEAD) if direct else HEAD + 8192)
     cancelled, text = bytearray([how.get("cancelled", 0)]), memoryview(bytearray(960))
     paths = "".join(f"{folder / name}\0" for name in names).encode()
+    flags = DIRECT * direct + EVICT * how.get("evicts", False)
     run = batches._scan if engine == "python" else _reads.scan
     ring = _reads.ring(DEPTH) if engine == "io_uring" else None
-    size, _, seconds, failure = run(
-        ring, paths, table, heads, cancelled, buffer, block, 8192, DIRECT * direct, text
-    )
+    size, _, seconds, failure = run(ring, paths, table, heads, cancelled, buffer, block, 8192, flags, text)
     return size, len(seconds) // 8, failure, bytes(heads)
 
 
@@ -96,6 +96,24 @@ def whole(size: int, stated: int | None = None) -> tuple[int, int, int, int]:
 def needs(folder: Path, direct: bool) -> None:
     if direct and not probe_direct(folder):
         pytest.skip("this file system has no O_DIRECT")
+
+
+@pytest.mark.parametrize("evicts", [False, True])
+def test_a_file_leaves_the_page_cache_before_it_is_read(folder: Path, evicts: bool) -> None:
+    """Read-ahead brings back the pages at its begin, but not those at its end."""
+    path = folder / "large"
+    path.write_bytes(bytes(2**22))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        evict(file.fileno())
+        if resident_pages(file.fileno(), 0, 2**22)[1]:
+            pytest.skip("this file system keeps its files in RAM")
+        for engine in set(ENGINES) - {"io_uring"}:
+            file.seek(0)
+            file.read()
+            scan(engine, folder, ["large"], [(-1, 0, HEAD, 2**22)], evicts=evicts)
+            pages, resident = resident_pages(file.fileno(), 2**21, 2**21)
+            assert resident == (0 if evicts else pages)
 
 
 @pytest.mark.parametrize("direct", [False, True])

@@ -48,6 +48,13 @@ def test_halving_finds_the_largest_count_that_is_fed(feeds):
     assert fed_between(points, 0.9)[0] == feeds and len(points) <= 6
 
 
+def test_a_count_that_was_fed_once_is_fed():
+    runs = [SimpleNamespace(ranks=ranks, x_ideal=share) for ranks, share in ((3, 0.95), (3, 0.8), (5, 0.7))]
+    assert fed_between(runs, 0.9) == (3, 5)
+    assert fed_between(runs[:2], 0.9) == (3, 4), "no count above it was run"
+    assert fed_between(runs[1:], 0.9) == (0, 3)
+
+
 def test_no_run_begins_that_would_not_end_in_time():
     clock = SimpleNamespace(time=0.0)
     clock.now = lambda: clock.time
