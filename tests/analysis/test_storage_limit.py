@@ -96,6 +96,19 @@ def test_as_many_workers_as_it_says_feed_as_many_as_it_says(latency, most, ranks
         assert float(re.search(r"\d+", fed)[0]) == pytest.approx(100 * then, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("samples", "read_ahead", "advised"), [(1, True, True), (1, False, False), (1000, True, False)]
+)
+def test_a_larger_read_ahead_is_advised_where_there_is_one_and_files_are_large(samples, read_ahead, advised):
+    """Where requests of any size take 10 ms, one of 1 MiB brings eight times as much as 128 KiB."""
+    size, model = 128 * KIB, Model(latency=0.01, bandwidth=1e10, iops=1e9)
+    slow = replace(model.point(1, 1, size, demand=1e8), samples=samples)
+    reading = Reading(request_bytes=size, workers=1, read_ahead=read_ahead)
+    bound = storage_limit(slow, model.probes(size), reading)
+    assert bound is not None and bound.kind == "latency"
+    assert ("a read-ahead of 1.05 MB instead of 131 kB" in bound.help) == advised, bound.help
+
+
 @given(st.floats(1.5, 20.0), st.floats(0.05, 0.9))
 def test_files_that_take_longer_to_open_than_to_read_are_metadata(times, share):
     model = Model(latency=1e-3, bandwidth=1e9, iops=1e5)
