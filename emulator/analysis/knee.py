@@ -14,7 +14,7 @@ import numpy as np
 
 from emulator.analysis.evidence import limited_by_client, usable
 from emulator.analysis.parts import Floats
-from emulator.analysis.search import BEYOND_DOUBT, CERTAIN, Belief, KneeSearch, believe, observe
+from emulator.analysis.search import BEYOND_DOUBT, CERTAIN, Belief, CountRun, KneeSearch, believe, observe
 from emulator.record.result import Knee, KneeKind, Point
 
 WIDE = 3.0
@@ -67,7 +67,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     runs = [observe(point) for point in used]
     ranks, efficiency = [run.ranks for run in runs], [run.efficiency for run in runs]
     belief = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
-    knee = _with_kind(belief, ranks, client_limited, threshold)
+    knee = _with_kind(belief, runs, client_limited, threshold)
     if knee.kind == "knee":
         knee = _with_number(knee, belief)
     elif knee.kind == "not-identifiable" and knee.fed and knee.starved:
@@ -104,18 +104,19 @@ def demand_of_one(points: Sequence[Point]) -> float:
 
 
 def _with_kind(
-    belief: Belief, ranks: Sequence[int], client_limited: Sequence[Point], threshold: float
+    belief: Belief, runs: Sequence[CountRun], client_limited: Sequence[Point], threshold: float
 ) -> Knee:
     """A knee without numbers: its kind, and the counts between which the runs show it to be.
 
-    `ranks` are the counts of the runs that are used. Of the `client_limited` points, those that were fed show
+    `runs` are those that are used. Of the `client_limited` points, those that were fed show
     that the storage feeds as many, unless other runs of their count decide. Those that starved show nothing.
     """
+    ranks = [run.ranks for run in runs]
     fed_by_client = [count for count in _fed(client_limited, threshold) if count not in ranks]
     denied, fed, starved = _bounds(belief, fed_by_client)
     if not denied and belief.n_au[2] < min(ranks) and not fed_by_client:
         return replace(NO_KNEE, kind="below", starved=min(ranks))
-    kind: KneeKind = "not-identifiable" if denied else _kind_of_interval(belief, max(ranks))
+    kind: KneeKind = "not-identifiable" if denied else _kind_of_interval(belief, runs, threshold)
     if kind == "beyond":
         fed = max([*ranks, *fed_by_client])
     largest_fed = max([fed or 0, *fed_by_client])
@@ -156,10 +157,13 @@ def _shown(belief: Belief, sure: float) -> tuple[list[int], list[int]]:
     return counts[crossings.fed >= sure].tolist(), counts[1 - crossings.fed >= sure].tolist()
 
 
-def _kind_of_interval(belief: Belief, largest: int) -> KneeKind:
+def _kind_of_interval(belief: Belief, runs: Sequence[CountRun], threshold: float) -> KneeKind:
     """The kind of answer of an interval that no count denies."""
     low, middle, high = belief.n_au
-    if low >= largest or (middle >= largest and high / low > NARROW):
+    largest = max(run.ranks for run in runs)
+    # What the client lost may explain a run below the threshold, but does not show that its count is fed.
+    is_fed = np.mean([run.efficiency for run in runs if run.ranks == largest]) >= threshold
+    if low >= largest or (is_fed and middle >= largest and high / low > NARROW):
         return "beyond"
     return "knee" if high / low <= WIDE else "not-identifiable"
 

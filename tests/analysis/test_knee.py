@@ -122,6 +122,13 @@ def test_what_the_client_lost_beside_the_storage_widens_the_interval_upwards():
     assert knee.n_au > blind.n_au and knee.interval[1] > blind.interval[1]
 
 
+def test_what_the_client_lost_does_not_show_that_a_count_is_fed():
+    """Two cores, 275 MB/s, 4 x 80 MB/s: it said `at least 4 are fed`, and --require 4 was met."""
+    late = Starved(seconds=8.0, storage=0.33, cores=0.67)
+    knee = find_knee([point(1, 0.99), point(2, 0.98), point(4, 0.84, starved=late)])
+    assert (knee.kind, knee.fed, knee.starved) == ("not-identifiable", 2, None)
+
+
 def test_storage_that_starves_leaves_no_slack():
     lost = Starved(seconds=30.0, storage=0.9, barrier=0.1)
     assert observe(point(8, 0.6, starved=lost)).slack == 0
