@@ -17,6 +17,7 @@ from emulator.analysis.gate import Verdict, fed_range, knee_of, require, thresho
 from emulator.analysis.knee import asked_rate, demand_of_one, find_knee, whole_accelerators
 from emulator.analysis.point import show_au
 from emulator.analysis.storage_limit import device_request_bytes
+from emulator.config.workload import TrainingSpec
 from emulator.record.result import STORAGE, Knee, Point, RunResult
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -68,9 +69,13 @@ class Answer:
 
 
 def at_threshold(result: RunResult, share: float | None) -> RunResult:
-    """The result with the knee of another threshold (0 to 1); itself for None or the workload's own."""
+    """The result with the knee of another threshold (0 to 1); itself for None or the workload's own.
+
+    Raises SpecError.
+    """
     if share is None or share == threshold_of(result):
         return result
+    TrainingSpec(au_threshold=share)  # refuses what is no threshold
     training = {**result.workload.get("training", {}), "au_threshold": share}
     knee = None if result.knee is None else find_knee(result.points, share)
     return replace(result, workload={**result.workload, "training": training}, knee=knee)

@@ -104,7 +104,7 @@ class Gate:
         float | None,
         typer.Option(
             min=0.01,
-            max=1.0,
+            max=0.999,
             metavar="SHARE",
             help="Share of ideal throughput from which an accelerator is fed; default: the workload's.",
         ),

@@ -318,10 +318,10 @@ def positive(spec: object, *fields: str) -> None:
             raise SpecError(f"{name} must be above 0, not {value:g}")
 
 
-def share(name: str, value: float) -> None:
-    """Refuse anything outside (0, 1]. Raises SpecError."""
-    if not 0 < value <= 1:
-        raise SpecError(f"{name} must be above 0 and at most 1, not {value:g}")
+def share(name: str, value: float, most: float = 1) -> None:
+    """Refuse anything outside (0, most]. Raises SpecError."""
+    if not 0 < value <= most:
+        raise SpecError(f"{name} must be above 0 and at most {most:g}, not {value:g}")
 
 
 def to_plain(value: Any, named: bool = False) -> Any:

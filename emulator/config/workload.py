@@ -186,7 +186,7 @@ class TrainingSpec:
     def __post_init__(self) -> None:
         at_least(1, self, "epochs")
         at_least(0, self, "shuffle_seed")
-        share("au_threshold", self.au_threshold)
+        share("au_threshold", self.au_threshold, 0.999)  # no accelerator gets all of its demand
 
 
 MOST_UNLIKE = {

@@ -11,6 +11,7 @@ from points import point
 
 from emulator.analysis.knee import find_knee, saturated, whole_accelerators
 from emulator.analysis.search import KneeSearch, observe
+from emulator.errors import SpecError
 from emulator.record.result import CLIENT, Bound, Point, Starved
 
 COUNTS = [1, 2, 4, 5, 6, 8, 12, 16]
@@ -127,6 +128,11 @@ def test_what_the_client_lost_does_not_show_that_a_count_is_fed():
     late = Starved(seconds=8.0, storage=0.33, cores=0.67)
     knee = find_knee([point(1, 0.99), point(2, 0.98), point(4, 0.84, starved=late)])
     assert (knee.kind, knee.fed, knee.starved) == ("not-identifiable", 2, None)
+
+
+def test_a_threshold_that_nothing_reaches_is_refused():
+    with pytest.raises(SpecError, match=r"at most 0\.999"):
+        find_knee([point(1, 1.0), point(2, 1.0)], threshold=1.0)
 
 
 def test_storage_that_starves_leaves_no_slack():

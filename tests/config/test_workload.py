@@ -54,7 +54,7 @@ def test_every_number_of_a_shipped_workload_has_a_source(name):
         ("accelerator.step_seconds=nan", "must be at least 0"),
         ("accelerator.step_seconds=quick", "is not a duration"),
         ("training.sync=never", "must be one of 'step', 'epoch', 'none'"),
-        ("training.au_threshold=1.5", "above 0 and at most 1"),
+        ("training.au_threshold=1", "above 0 and at most 0.999"),
         ("loader.workers", "is not KEY=VALUE"),
     ],
 )
