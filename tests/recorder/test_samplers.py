@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,23 @@ def test_a_batch_counts_the_samples_it_was_asked_for_or_rows_that_the_dataset_ma
 ) -> None:
     next(iter(DataLoader(dataset, size, collate_fn=collate)))  # type: ignore[arg-type]
     assert [event["n"] for event in reported() if event["k"] == "s"] == samples
+
+
+class Late(torch.utils.data.Dataset[float]):
+    """The first sample takes long; the others are there at once."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        time.sleep(0.0 if index else 2.0)
+        return 0.0
+
+
+def test_a_batch_is_not_ready_because_one_of_another_worker_is(reported: Any) -> None:
+    batches = iter(DataLoader(Late(), 1, num_workers=2))  # type: ignore[var-annotated]
+    time.sleep(1)
+    next(batches)
+    time.sleep(0.5)
+    next(batches)
+    assert [event["r"] for event in reported() if event["k"] == "s"] == [0, 1]

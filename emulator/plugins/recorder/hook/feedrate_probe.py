@@ -249,7 +249,7 @@ def _take(iterator: Any, next_batch: Callable[[Any], Any]) -> Any:
     if events is None or not events.open or not hasattr(iterator, "_feedrate_loader"):
         return next_batch(iterator)
     _end_step(iterator)
-    ready = _ready(iterator)
+    ready, early = _waiting(iterator)
     process, number, epoch = os.getpid(), iterator._feedrate_loader, iterator._feedrate_epoch
     _inside.loader = 0 if iterator._num_workers else number
     asked, used = time.monotonic_ns(), _cpu_ns()
@@ -269,6 +269,7 @@ def _take(iterator: Any, next_batch: Callable[[Any], Any]) -> Any:
         elif step == 2:
             _describe_device(events)
         sent, samples = getattr(iterator, "_send_idx", step + 1), _samples(iterator, batch)
+        ready = ready and int(_waiting(iterator)[1] <= early)  # not if others came before it
         events.tell(
             b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d,"d":%d}\n'
             % (process, number, epoch, step, asked, got, ready, sent, samples, used, worked)
@@ -298,15 +299,17 @@ def _begin_epoch(iterator: Any, loader: Any) -> None:
     iterator._feedrate_asks = loader  # until it is described: a loop may keep only its iterator
 
 
-def _ready(iterator: Any) -> int:
-    """Return 1 if the next batch is ready, 0 if it is not, or if that is unknown."""
+def _waiting(iterator: Any) -> tuple[int, int]:
+    """Return 1 if a batch of any worker waits to be taken, and how many were taken before their turn.
+
+    0, 0 if that is unknown.
+    """
     with contextlib.suppress(Exception):  # private names of PyTorch
-        if not iterator._num_workers:
-            return 0
-        if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
-            return 1
-        return int(not iterator._data_queue.empty())
-    return 0
+        tasks = iterator._task_info
+        early = sum(len(task) == 2 for task in tasks.values())
+        next_came = len(tasks.get(iterator._rcvd_idx, ())) == 2
+        return int(next_came or not iterator._data_queue.empty()), early
+    return 0, 0
 
 
 def _border(loader: int, ends: bool) -> None:
