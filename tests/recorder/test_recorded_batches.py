@@ -8,7 +8,7 @@ import pytest
 from emulator.calls import ANY, END, FIXED, MAP, MOVED, NEXT, OPEN, READ
 from emulator.errors import SpecError
 from emulator.plugins.recorder.batches import TracedBatch, batches_in, estimated_files, recorded
-from emulator.plugins.recorder.log import BATCH_BEGINS, BATCH_ENDS, Event, File
+from emulator.plugins.recorder.log import BATCH_BEGINS, BATCH_ENDS, CallLog, Event, File
 
 SIZE = 100_000
 
@@ -140,3 +140,18 @@ def test_a_job_that_reads_nothing_is_refused():
         record([[] for _ in range(10)], [], length=10)
     with pytest.raises(SpecError, match="no batch was made"):
         record([], [], length=10)
+
+
+def test_a_file_that_a_job_empties_and_fills_has_the_bytes_it_was_read_with(tmp_path):
+    log, path = CallLog(), tmp_path / "scratch.bin"
+    path.touch()
+    log.opened(7, 7, 3, bytes(path))
+    path.write_bytes(b"12345")
+    log.read(7, 7, 3, bytes(path), None, 5)
+    assert [(file.bytes, file.number) for file in log.files] == [(5, 0)]
+    assert [event.bytes for event in log.events[7]] == [5]
+
+
+def test_threads_are_those_of_a_batch_though_workers_are_new_in_each_epoch():
+    contents = [[event(READ, n, 0, SIZE, 0.1, 10 + n // 4)] for n in range(12)]
+    assert set(record(contents, files(12), batch_size=1, length=4).rows["thread"]) == {0}

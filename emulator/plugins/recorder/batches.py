@@ -415,23 +415,26 @@ def rows_of(
             continue
         number = visits.setdefault(id(visit), len(visits))
         name = names.setdefault(event.file, len(names))
-        thread, where = threads.get(event.thread, 0), FIXED if fixed else visit.place
+        thread, where = threads.get((of_batch, event.thread), 0), FIXED if fixed else visit.place
         size = files[event.file].bytes
         rows.append((of_batch, number, name, size, thread, event.op, where, event.offset, event.bytes, gap))
     return np.array(rows, CALL)
 
 
-def _threads(calls: Sequence[_Call]) -> dict[int, int]:
-    """Return numbers for the threads of each worker that read for a batch; those that seldom do have none."""
+def _threads(calls: Sequence[_Call]) -> dict[tuple[int, int], int]:
+    """Return numbers for the threads of each batch that read; those of a worker that seldom do have none."""
     reads: dict[int, Counter[int]] = defaultdict(Counter)
+    calls = [call for call in calls if call.event.op == READ]
     for call in calls:
-        if call.event.op == READ:
-            reads[call.worker][call.event.thread] += 1
-    numbers: dict[int, int] = {}
-    for of_worker in reads.values():
-        most = max(of_worker.values())
-        often = [thread for thread, count in of_worker.items() if 4 * count > most]
-        numbers.update(zip(often, range(len(often)), strict=True))
+        reads[call.worker][call.event.thread] += 1
+    most = {worker: max(of_worker.values()) for worker, of_worker in reads.items()}
+    numbers: dict[tuple[int, int], int] = {}
+    used: Counter[int] = Counter()  # numbers of a batch
+    for batch, worker, event, _ in calls:
+        often = 4 * reads[worker][event.thread] > most[worker]
+        if often and (batch, event.thread) not in numbers:
+            numbers[batch, event.thread] = used[batch]
+            used[batch] += 1
     return numbers
 
 

@@ -76,10 +76,12 @@ class CallLog:
         return self.count >= MOST_EVENTS
 
     def file(self, path: bytes) -> File | None:
-        """Return the data file at `path`; None if it is not a regular data file."""
+        """Return the data file at `path`; None if it is not a regular data file, or is empty so far."""
         if path not in self._known:
             size = _size(os.fsdecode(path))
-            file = File(path, size, len(self.files)) if size >= 0 else None
+            if not size:
+                return None
+            file = File(path, size, len(self.files)) if size > 0 else None
             self._known[path] = file
             if file is not None:
                 self.files.append(file)
