@@ -104,7 +104,7 @@ def test_how_many_files_there_are_follows_from_how_often_one_is_seen_again(visit
         first = round(visits * held / per_epoch) if per_epoch else 0
         seen = set(draw.permutation(held)[: min(first, held)].tolist())
         seen |= set(draw.integers(0, held, visits - first).tolist())
-        found.append(estimated_files(visits, len(seen), per_epoch))
+        found.append(estimated_files(visits, len(seen), per_epoch, min(visits, per_epoch)))
     assert np.median(found) == pytest.approx(held, rel=0.07)
 
 
@@ -155,3 +155,13 @@ def test_a_file_that_a_job_empties_and_fills_has_the_bytes_it_was_read_with(tmp_
 def test_threads_are_those_of_a_batch_though_workers_are_new_in_each_epoch():
     contents = [[event(READ, n, 0, SIZE, 0.1, 10 + n // 4)] for n in range(12)]
     assert set(record(contents, files(12), batch_size=1, length=4).rows["thread"]) == {0}
+
+
+def test_samples_drawn_with_replacement_and_epochs_that_are_cut_leave_files_unseen():
+    draw = np.random.default_rng(1)
+    drawn = [whole(int(number)) for number in draw.integers(0, 200, 150)]
+    found = record(drawn, files(200), batch_size=1, length=200, replacement=True)
+    assert found.seen < 120 and found.files == pytest.approx(200, rel=0.12)
+    epochs = [whole(int(number)) for number in [*draw.permutation(60), *draw.permutation(60)[:5]]]
+    found = record(epochs, files(60), batch_size=1, length=60)
+    assert found.files == 60, "the first batch is left out, whose file the second epoch did not reach"

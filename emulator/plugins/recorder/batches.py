@@ -137,7 +137,7 @@ def recorded(
     `batch_size` are the samples of a batch, `length` those of the dataset (0: unknown), `cpu_seconds` what a
     batch costs. Raises SpecError if the reads are unknown.
     """
-    batches = _delivered(ranks)
+    batches, skipped = _delivered(ranks)
     if not batches:
         raise SpecError("no batch was made while its reads were traced", "raise --traced-steps")
     mapped = {event.file for made in chain(*ranks) for batch in made for event in batch.maps}
@@ -147,7 +147,9 @@ def recorded(
         raise SpecError(
             "the DataLoader read no data file: it may make its samples, or read them from memory or a network"
         )
-    size_up(groups, files, len(batches), length / batch_size)
+    per_epoch = length / batch_size
+    first = 0.0 if replacement else max(0.0, per_epoch - skipped)
+    size_up(groups, files, len(batches), per_epoch, min(first, len(batches)))
     place(groups, replacement)
     groups += maps
     counts = [max(1, round(group.files)) for group in groups]
@@ -161,20 +163,25 @@ def recorded(
     )
 
 
-def _delivered(ranks: Sequence[Sequence[Sequence[TracedBatch]]]) -> Batches:
-    """Return the batches to keep, rank by rank, in the order in which workers take turns to deliver them."""
+def _delivered(ranks: Sequence[Sequence[Sequence[TracedBatch]]]) -> tuple[Batches, int]:
+    """Return the batches to keep, rank by rank, in the order in which workers take turns to deliver them.
+
+    And the number of those before them.
+    """
     batches: list[tuple[int, TracedBatch]] = []
+    skipped = 0
     for rank, workers in enumerate(ranks):
         turns = min(map(len, workers), default=0)
         first = 1 if turns >= 5 else 0  # the first batches also fill shuffle buffers
+        skipped += first * len(workers)
         for turn in range(first, turns):
             batches += [(rank * len(workers) + worker, made[turn]) for worker, made in enumerate(workers)]
     calls = sum(len(batch.events) for _, batch in batches)
     if calls <= MOST_ROWS:
-        return batches
+        return batches, skipped
     workers_of_rank = len(ranks[0])
     turns = len(batches) * MOST_ROWS // calls // workers_of_rank
-    return batches[: max(1, turns) * workers_of_rank]
+    return batches[: max(1, turns) * workers_of_rank], skipped
 
 
 def _sizes(groups: Sequence[Group], files: Sequence[File], counts: Sequence[int]) -> tuple[int, ...]:
@@ -254,20 +261,18 @@ def grouped(visits: Sequence[_Visit], files: Sequence[File]) -> list[Group]:
     return list(groups.values())
 
 
-def estimated_files(visits: int, distinct: int, per_epoch: float) -> float:
+def estimated_files(visits: int, distinct: int, per_epoch: float, first: float) -> float:
     """Return how many files a dataset has, of which `visits` found `distinct`.
 
-    In an epoch of `per_epoch` visits (0: unknown) each file is visited once, and the other visits are to any
+    The `first` of them, at most `per_epoch` (0: unknown), are to another file each, and the others to any
     file. Not more than visits of an epoch; `distinct` if all visits found another file and `per_epoch` is not
     known.
     """
     if distinct == visits:
         return per_epoch or distinct
-    if per_epoch and visits >= per_epoch:
-        return distinct
+    share = first / per_epoch if per_epoch else 0.0
 
     def expected(files: float) -> float:
-        share = min(1.0, visits / per_epoch) if per_epoch else 0.0
         others = max(0.0, visits / files - share)
         return files * (1 - (1 - share) * math.exp(-others))
 
@@ -278,18 +283,20 @@ def estimated_files(visits: int, distinct: int, per_epoch: float) -> float:
     return low
 
 
-def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_epoch: float) -> None:
+def size_up(
+    groups: Sequence[Group], files: Sequence[File], batches: int, per_epoch: float, first: float
+) -> None:
     """Estimate the files of each group, find those with many samples, and divide their visits by sample.
 
-    `per_epoch`: batches of an epoch; 0: unknown.
+    `per_epoch`: batches of an epoch; 0: unknown. `first`: those of the `batches` in which no sample repeats.
     """
     for group in groups:
-        _count(group, batches, per_epoch)
+        _count(group, batches, per_epoch, first)
         if _streamed(group.visits):  # its samples lie one behind the other, and no index leads to them
             continue
         index = _Index(group.visits, files)
         samples = Group([sample for visit in group.visits for sample in _by_sample(visit, index)])
-        _count(samples, batches, per_epoch)
+        _count(samples, batches, per_epoch, first)
         shares = []
         for sample in samples.visits:
             read = sum(call.event.bytes for call in sample.reads)
@@ -301,10 +308,13 @@ def size_up(groups: Sequence[Group], files: Sequence[File], batches: int, per_ep
             group.visits, group.files, group.shared = samples.visits, samples.files, True
 
 
-def _count(group: Group, batches: int, per_epoch: float) -> None:
+def _count(group: Group, batches: int, per_epoch: float, first: float) -> None:
     """Set the numbers of a group's visits in an epoch, and of its files."""
-    group.visits_per_epoch = len(group.visits) / batches * per_epoch
-    group.files = estimated_files(len(group.visits), len(group.seen), group.visits_per_epoch)
+    of_batch = len(group.visits) / batches
+    group.visits_per_epoch = of_batch * per_epoch
+    group.files = estimated_files(
+        len(group.visits), len(group.seen), group.visits_per_epoch, of_batch * first
+    )
 
 
 def _streamed(visits: Sequence[_Visit]) -> bool:
