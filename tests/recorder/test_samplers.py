@@ -39,10 +39,10 @@ class Shard:
 
 
 class Buckets:
-    """A batch sampler of the job's own."""
+    """A batch sampler of the job's own, with batches of any size."""
 
     def __iter__(self) -> Any:
-        return iter([[0, 1], [2, 3]])
+        return iter([[0], [1, 2, 3]])
 
 
 DATA = list(range(8))
@@ -50,19 +50,21 @@ ANY_OF_ALL = BatchSampler(RandomSampler(DATA, replacement=True), 2, False)
 
 
 @pytest.mark.parametrize(
-    ("loader", "replacement"),
+    ("loader", "replacement", "size"),
     [
-        (DataLoader(DATA, 2, shuffle=True), False),
-        (DataLoader(DATA, batch_sampler=ANY_OF_ALL), True),
-        (DataLoader(DATA, batch_sampler=Shard(ANY_OF_ALL)), True),  # type: ignore[arg-type]
-        (DataLoader(DATA, batch_sampler=Buckets()), False),  # type: ignore[arg-type]
+        (DataLoader(DATA, 2, shuffle=True), False, 2),
+        (DataLoader(DATA, batch_sampler=ANY_OF_ALL), True, 2),
+        (DataLoader(DATA, batch_sampler=Shard(ANY_OF_ALL)), True, 2),  # type: ignore[arg-type]
+        (DataLoader(DATA, batch_sampler=Buckets()), False, 0),  # type: ignore[arg-type]
     ],
 )
-def test_the_sampler_is_the_one_that_is_asked(loader: Any, replacement: bool, reported: Any) -> None:
+def test_the_sampler_is_the_one_that_is_asked(
+    loader: Any, replacement: bool, size: int, reported: Any
+) -> None:
     """Not the default one, which a DataLoader has beside a batch sampler."""
     next(iter(loader))
     (facts,) = [event["f"] for event in reported() if event["k"] == "l"]
-    assert (facts["replacement"], facts["batch_size"]) == (replacement, 2)
+    assert (facts["replacement"], facts["batch_size"]) == (replacement, size)
 
 
 COLUMNS = {"a": torch.zeros(100), "b": torch.zeros(100, 3)}

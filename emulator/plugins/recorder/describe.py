@@ -46,7 +46,9 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
     """
     loader, step = _evidence(observation)
     settings = loader.settings
-    batch_size = settings.batch_size or 1
+    batch_size = settings.batch_size
+    if not batch_size:  # a batch sampler of the job's own, or items of the dataset
+        batch_size = max(1, round(loader.batch_samples)) if settings.auto_collation else 1
     made = recorded(
         watch.batches(settings),
         watch.log.files,

@@ -15,7 +15,7 @@ class Settings:
     """The settings of a DataLoader."""
 
     batch_size: int = 0
-    """Samples per batch; 0: the job makes its batches itself."""
+    """Samples per batch; 0: the job makes its batches itself, or a sampler of its own does, of any size."""
     workers: int = 0
     """Number of worker processes; 0 if the job reads between its steps."""
     prefetch_factor: int = 0

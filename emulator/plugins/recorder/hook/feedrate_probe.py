@@ -356,8 +356,6 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
     loader, iterator._feedrate_asks = iterator._feedrate_asks, None
     batching, sampler = _asked_of(loader)
     size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
-    if not size and iterator._feedrate_sizes:
-        size = iterator._feedrate_sizes[0]
     length = 0
     if getattr(iterator, "_dataset_kind", 0) != 1:  # not an iterable dataset
         with contextlib.suppress(Exception):  # it may have no length
