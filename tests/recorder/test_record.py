@@ -266,7 +266,7 @@ def test_reads_are_traced_at_first_and_steps_are_timed_afterwards(context, persi
     assert loader["steps"] == 64 and 24 <= loader["read_steps"] < 40
     assert 4 * loader["read_steps"] - 32 <= loader["reads"]["requests"] <= 4 * loader["read_steps"] + 32
     steps = read_rows(out / "profile.parquet", SEEN)
-    assert abs(steps["traced"].sum() - loader["read_steps"]) <= 1
+    assert 0 <= loader["read_steps"] - steps["traced"].sum() <= 5, "batches are read ahead"
     assert not seen["step"]["traced"] and seen["step"]["all_steps"] == 64 - steps["traced"].sum()
     assert load_recipe(str(out / "recipe.toml")).files == 128
 

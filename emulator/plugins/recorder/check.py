@@ -115,7 +115,10 @@ def _cold(loader: Loader, described: Described) -> bool:
     Raises SpecError if they came from both, or if it is not known.
     """
     if loader.batch_storage_bytes is None:
-        raise SpecError("it is not known whether the job read from storage or from memory")
+        raise SpecError(
+            "it is not known whether the job read from storage or from memory",
+            "if it has several DataLoaders, give them workers, so that their reads can be told apart",
+        )
     batch_bytes = max(1.0, described.recorded.batch_bytes)
     share = loader.batch_storage_bytes / batch_bytes
     first = (loader.first_storage_bytes or 0.0) / batch_bytes

@@ -30,14 +30,16 @@ class Settings:
     """False if the DataLoader does not collate: the dataset returns batches, or single samples."""
     pinned: bool = False
     """True if a thread takes batches from the workers and copies them to pinned memory, for a GPU."""
+    beside: int = 0
+    """Number among DataLoaders with these settings that a process uses at the same time."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "batch_size", "workers", "prefetch_factor", "dataset_length")
+        at_least(0, self, "batch_size", "workers", "prefetch_factor", "dataset_length", "beside")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """The reads of data files by the processes of a DataLoader while they were traced."""
+    """The reads of data files for the batches of a DataLoader while they were traced."""
 
     files: int = 0
     """Number of distinct files."""
@@ -64,7 +66,7 @@ class Loader:
     batch_samples: float = 0.0
     """Mean samples of a batch for the job; 0 if unknown."""
     read_steps: int
-    """Number of steps during which `reads` were traced."""
+    """Number of batches that have `reads`."""
     step_cpu_seconds: float = 0.0
     """Median CPU seconds of the training process per step, untraced if enough steps were; 0: not known."""
     batch_cpu_seconds: float = 0.0

@@ -104,8 +104,8 @@ class Track:
     """Delivered batches, by epoch."""
     computed: dict[tuple[int, int], int] = field(default_factory=dict)
     """Nanoseconds between CUDA events before and after a step's launches, by (epoch, step)."""
-    when_traced: tuple[int, int] = (0, 0)
-    """`batches` when the tracing of calls ended."""
+    when_traced: int = 0
+    """Requested batches when the tracing of calls ended."""
 
     def add(
         self, epoch: int, step: int, samples: int, ready: int, asked: int, got: int, sent: int, used: int
@@ -120,6 +120,12 @@ class Track:
         """Add the time that the GPU took for a step."""
         if len(self.computed) < MOST_STEPS:
             self.computed[epoch, step] = nanoseconds
+
+    @property
+    def requests(self) -> tuple[int, int]:
+        """Times of the first and the last request, in nanoseconds of the monotonic clock."""
+        asked = [row[4] for row in self.rows]
+        return min(asked), max(asked)
 
     @property
     def batches(self) -> tuple[int, int]:

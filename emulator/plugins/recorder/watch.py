@@ -6,8 +6,8 @@ import json
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ class Watch:
                 self.request_bytes, self.in_flight = now.since(first).requests_of(own)
         self.traced_until = time.monotonic_ns()
         for loader in self.loaders.values():
-            loader.track.when_traced = loader.track.batches
+            _, loader.track.when_traced = loader.track.batches
 
     @property
     def steps(self) -> int:
@@ -230,23 +230,29 @@ class Watch:
 
     def paths(self, settings: Settings) -> list[bytes]:
         """Return the sorted paths of the data files that the loaders with these settings read."""
-        keys = [key for key, loader in self.loaders.items() if loader.settings == settings]
-        reads = [event for event in self._events_of(keys) if event.op in (READ, MAP)]
-        return sorted({self.log.files[event.file].path for event in reads})
+        events = [event for batch in self._batches_of_all(settings) for event in batch.events]
+        return sorted({self.log.files[event.file].path for event in events if event.op in (READ, MAP)})
 
-    def _events_of(self, keys: Iterable[Key]) -> list[Event]:
-        readers = {reader for key in keys for reader in self._readers(key)}
-        return [event for reader in readers for event in self._calls[reader]]
+    def _batches_of_all(self, settings: Settings) -> list[TracedBatch]:
+        return [batch for workers in self.batches(settings) for made in workers for batch in made]
 
     def loaders_and_steps(self) -> list[tuple[Loader, list[Table]]]:
         """Return the loaders that delivered batches, each with the steps of its ranks.
 
-        Loaders with the same settings count as one, whether they are of several ranks or made in turn.
+        Loaders with the same settings count as one, whether they are of several ranks or made in turn. Those
+        that a process uses at the same time do not: two in a step, or for training and validation.
         """
         groups: dict[Settings, list[Key]] = defaultdict(list)
-        for key, loader in self.loaders.items():
-            if loader.track.rows:
-                groups[loader.settings].append(key)
+        # The last request of each loader with these settings that a process uses at the same time.
+        latest: dict[tuple[int, Settings], list[int]] = defaultdict(list)
+        used = [(loader.track.requests, key) for key, loader in self.loaders.items() if loader.track.rows]
+        for (first, last), key in sorted(used):
+            loader = self.loaders[key]
+            ends = latest[key[0], loader.settings]
+            beside = next((number for number, end in enumerate(ends) if end < first), len(ends))
+            ends[beside : beside + 1] = [last]
+            loader.settings = replace(loader.settings, beside=beside)
+            groups[loader.settings].append(key)
         return [self._loader(settings, keys) for settings, keys in groups.items()]
 
     def _loader(self, settings: Settings, keys: Sequence[Key]) -> tuple[Loader, list[Table]]:
@@ -257,7 +263,8 @@ class Watch:
         tables = [joined([track.table(self.traced_until) for track in tracks]) for tracks in ranks.values()]
         tracks = [self.loaders[key].track for key in keys]
         steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
-        traced_steps, traced_batches = np.sum([track.when_traced for track in tracks], 0).tolist()
+        traced_batches = sum(track.when_traced for track in tracks)
+        traced = self._batches_of_all(settings)
         accelerators = [self.accelerators[process] for process in ranks if process in self.accelerators]
         loader = Loader(
             settings=settings,
@@ -266,9 +273,9 @@ class Watch:
             epochs=max(sum(len(track.delivered) for track in tracks) for tracks in ranks.values()),
             steps=steps,
             batch_samples=float(np.mean([table["samples"].mean() for table in tables])),
-            read_steps=traced_steps,
+            read_steps=len(traced),
             step_cpu_seconds=float(np.mean([step_cpu(table) for table in tables])),
-            reads=self.log.summary(self._events_of(keys)),
+            reads=self.log.summary([event for batch in traced for event in batch.events]),
             **self._costs(keys, batches, traced_batches),
         )
         return loader, tables
