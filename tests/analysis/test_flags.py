@@ -22,6 +22,7 @@ from emulator.record.device import DeviceReads
 from emulator.record.result import Flag, Starved
 
 SLOW = host("b", wait_seconds=20.0)
+BRIEF = host("b", wait_seconds=0.2)
 STOLEN = host("b", busy_share=0.9, steal_share=0.4)
 READS = {"10": 300}
 
@@ -35,6 +36,7 @@ READS = {"10": 300}
         ("page-cache", 0.04, {"resident_share": 0.04}, "4.0% of the bytes came from memory"),
         ("page-cache", 0.17, {"resident_share": 0.0, "read_amplification": 0.83}, "17.0% of the bytes"),
         ("uneven-hosts", 0.5, {"hosts": (host("a"), SLOW, host("c"))}, "Ranks on b waited 50%"),
+        ("uneven-hosts", 0.5, {"hosts": (host("a"), BRIEF), "seconds": 0.1}, "Ranks on b waited 50%"),
         ("uneven-hosts", 1.0, {"hosts": (host("a"), replace(SLOW, ranks=2)), "barrier_share": 0.9}, "on b"),
         ("retries", 0.03, {"read_retries": {"busy": 8, "cut": 1}, "read_latency": READS}, "(busy 8, cut 1)"),
         ("retries", 1 / 300, {"read_retries": {"timeout": 1}, "read_latency": READS}, "(timeout 1)"),

@@ -15,6 +15,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import ArrayBytes, Deferred, Format, Shape, Sources, write_file
 from emulator.dataset.grow import random_sources
 from emulator.dataset.journal import Journal, journalled
+from emulator.dataset.payload import measure_payload
 from emulator.registry import FORMATS
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft, FolderStore
@@ -107,3 +108,14 @@ def test_a_damaged_journal_gives_only_true_records(folder, tail, at, value):
     records = np.concatenate(list(journalled(store)))
     known = records[records["index"] < 5]
     assert np.array_equal(known["bytes"], known["index"] + 1000)
+
+
+def test_repeated_blocks_and_compression_are_measured(tmp_path: Path) -> None:
+    """Half of the blocks are zeros; zstd stores random bytes as they are."""
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(rng.bytes(16 * 4096) + bytes(16 * 4096))
+    found = measure_payload(FolderStore(tmp_path), ["a", "b"])
+    assert found["files"] == 2 and found["bytes"] == 2 * 32 * 4096
+    assert found["unique_blocks"] == pytest.approx(33 / 64, abs=1e-6)
+    assert found["zstd_ratio"] == pytest.approx(2.0, abs=0.01)

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from emulator.record.device import DeviceReads
 from emulator.record.host import HostProbe
 
 
@@ -22,3 +23,14 @@ def test_a_busy_host_that_writes_to_its_device(tmp_path: Path) -> None:
     interfaces = {path.name for path in Path("/sys/class/net").iterdir()} - {"lo"}
     assert activity["nic_bytes"] >= 0 if interfaces else activity["nic_bytes"] is None
     assert probe.device is None or probe.device.written_bytes >= len(content), "none on overlay"
+
+
+def test_counters_of_a_device_since_an_earlier_look() -> None:
+    names = ("requests", "bytes", "seconds", "written_bytes", "busy")
+    earlier, later = (
+        DeviceReads(name="sda", **dict(zip(names, v, strict=True)))
+        for v in ((1, 2, 3, 4, 5), (11, 22, 33, 44, 55))
+    )
+    assert later.since(earlier) == DeviceReads(
+        name="sda", requests=10, bytes=20, seconds=30, written_bytes=40, busy=50
+    )

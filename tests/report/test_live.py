@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing import Pipe
 
 from rich.console import Console, Group
@@ -53,3 +53,9 @@ def test_the_launcher_shows_what_its_rank_says(capsys):
     first, progress, last = capsys.readouterr().out.splitlines()
     assert (first, last) == ("point 1 of 2", "point 2 of 2")
     assert "run 4 of about 7, 8 ranks, step 12 of 40, 398 MB/s" in progress
+
+
+def test_a_line_says_how_long_it_will_take_unless_nobody_knows():
+    assert NOW.line().endswith("about 3 min 00 s left")
+    for unknown in (None, float("inf")):
+        assert "left" not in replace(NOW, eta_seconds=unknown).line()

@@ -246,6 +246,14 @@ def test_each_thread_shows_its_requests_and_the_one_under_way() -> None:
     assert 0.0 < tally.seconds < time.monotonic() - before
 
 
+def test_opening_a_file_takes_as_long_as_it_takes() -> None:
+    stats = ReadStats()
+    before = time.monotonic()
+    with stats.mine().opens("file"):
+        time.sleep(0.02)
+    assert 0.02 <= stats.snapshot().opening <= time.monotonic() - before
+
+
 def test_pages_in_the_page_cache_are_counted(folder: Path) -> None:
     with (folder / "pages").open("w+b", buffering=0) as file:
         os.pwrite(file.fileno(), bytes(4096), 4096)
