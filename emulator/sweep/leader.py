@@ -247,14 +247,13 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
             raise SpecError(
                 f"the sweep in {job.out} is of another {name}", "resume with the options it was started with"
             )
-    # Points that were stopped when the time was up are shorter.
-    missing_steps = [
-        job.rank_plan(manifest, number, point.ranks).length - point.steps
-        for number, point in enumerate(result.points)
+    # Points that were stopped when the time was up are shorter, perhaps all of them.
+    steps = [
+        job.rank_plan(manifest, number, point.ranks).length for number, point in enumerate(result.points)
     ]
-    if missing_steps and min(missing_steps) != 0:
+    if any(point.steps > most for point, most in zip(result.points, steps, strict=True)):
         raise SpecError(
-            f"the points in {job.out} have other steps per rank than these options give",
+            f"the points in {job.out} have more steps per rank than these options give",
             "resume with the --epochs and --steps that it was started with",
         )
     return result.points, result.probe

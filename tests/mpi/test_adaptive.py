@@ -50,6 +50,8 @@ def test_a_run_that_would_take_longer_than_the_budget_is_stopped(tiny, tmp_path)
     assert 0 < point.seconds < 6, "2000 steps of 50 ms are 100 s"
     rows = read_steps(out)
     assert len(rows) == point.ranks * point.steps, "all ranks stop at the same step"
+    again = feedrate("sweep", "--resume", out)
+    assert again.status in ANSWERED, again.err
 
 
 @pytest.mark.long
