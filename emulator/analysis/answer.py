@@ -157,9 +157,12 @@ def _number(knee: Knee, points: Sequence[Point]) -> tuple[float | None, tuple[fl
     share = _share_of_one(points)
     if share is None:
         return None, (0.0, high) if high else None
-    # Where the client was the limit, the storage may feed more than this share.
-    client_was_limit = any(map(limited_by_client, points))
-    return share, (share, high if client_was_limit else share)
+    return share, (share, high if _may_feed_more(knee, points) else share)
+
+
+def _may_feed_more(knee: Knee, points: Sequence[Point]) -> bool:
+    """Whether the storage may feed more than all ranks got: the client was the limit, or nobody knows."""
+    return knee.starved is None or any(map(limited_by_client, points))
 
 
 def _share_of_one(points: Sequence[Point]) -> float | None:
@@ -178,7 +181,7 @@ def _sentence(subject: str, name: str, knee: Knee, number: float | None, result:
         sure = f"(between {_count(low)} and {_count(high)}, 95 % sure)"
         return f"{subject} feeds {named(number, name)} {sure} {demand}{_saturation(knee, points)}."
     if number is not None and number < 0.995:
-        return f"{subject} feeds {_part_of_one(number, name, points)}."
+        return f"{subject} feeds {_part_of_one(number, name, knee, points)}."
     if bounds := _bounded(knee, name):
         return f"{subject} {bounds} {demand}: {_because(knee, points)}."
     return f"Whether it feeds {named(1, name)} is not known: {_because(knee, points)}."
@@ -214,10 +217,10 @@ def _saturation(knee: Knee, points: Sequence[Point]) -> str:
     return f"; throughput saturates at {show_rate(knee.n_saturation * demand_of_one(points))}"
 
 
-def _part_of_one(number: float, name: str, points: Sequence[Point]) -> str:
+def _part_of_one(number: float, name: str, knee: Knee, points: Sequence[Point]) -> str:
     """`0.4 of an A100: 1 process read 32 MB/s ..., and 1 asks for 80 MB/s`."""
     fastest = max(usable(points) or points, key=lambda point: point.bytes_per_second)
-    at_least = "at least " if any(map(limited_by_client, points)) else ""
+    at_least = "at least " if _may_feed_more(knee, points) else ""
     demand = show_rate(demand_of_one(points))
     return f"{at_least}{named(number, name)}: {_read([fastest])}, and 1 asks for {demand}"
 

@@ -76,13 +76,16 @@ def knee_of(result: RunResult) -> Knee:
     if result.knee is not None:
         return result.knee
     points = [point for point in result.points if math.isfinite(point.ideal_samples_per_second)]
-    fed, starved = _counts_of(points, threshold_of(result))
+    largest, threshold = max((point.ranks for point in points), default=0), threshold_of(result)
+    if result.status == "incomplete":  # nobody knows whether the client starved a run that was cut off
+        points = [point for point in points if point.bound or point.x_ideal >= threshold]
+    fed, starved = _counts_of(points, threshold)
     if starved is not None:
         kind: KneeKind = "not-identifiable" if fed else "below"
     elif any(map(limited_by_client, points)):
         kind = "at-least"
     else:
-        kind = "beyond" if fed else "not-identifiable"
+        kind = "beyond" if fed == largest else "not-identifiable"
     return replace(NO_KNEE, kind=kind, fed=fed, starved=starved)
 
 

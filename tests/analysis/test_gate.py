@@ -8,6 +8,7 @@ import pytest
 from points import point
 from synthetic_results import result
 
+from emulator.analysis.answer import answer_of
 from emulator.analysis.gate import MET, NOT_MET, UNKNOWN, no_worse, require
 from emulator.analysis.knee import NO_KNEE
 from emulator.record.result import Bound, Knee
@@ -53,6 +54,14 @@ def test_a_knee_decides(knee: Knee, required: int, status: int) -> None:
 def test_without_a_knee_a_count_decides(x_ideal: float, bound: str, required: int, status: int) -> None:
     run = point(4, x_ideal, bound=Bound(kind=bound, evidence=()))  # type: ignore[arg-type]
     assert require(required, result([run], knee=None)).status == status
+
+
+def test_a_run_that_was_cut_off_does_not_show_that_the_storage_starves_a_count() -> None:
+    """The client was the limit, but a run that was killed has no limit yet: --require 4 was `not met`."""
+    for ranks, fed in ((4, 0.5), (1, 0.2)):
+        cut = replace(result([point(ranks, fed)], knee=None), status="incomplete")
+        assert require(4, cut).status == UNKNOWN
+    assert answer_of(cut).interval == (0.2, None)
 
 
 def moved(factor: float) -> Knee:
