@@ -157,3 +157,12 @@ def test_writes_and_reads_are_one_export_of_two_runs(tmp_path):
     (tmp_path / "half").mkdir()
     with pytest.raises(SpecError, match="incomplete"):
         saved_to(tmp_path / "half", replace(saved(), status="incomplete"))
+
+
+def test_results_that_are_no_set_are_refused(tmp_path):
+    reads = phase("read", "10:00:20", "10:03:00")
+    other = replace(reads, checkpoints=tuple(replace(made, ranks=4) for made in reads.checkpoints))
+    for number, results in enumerate(((WRITES, WRITES), (WRITES, other), (saved(), reads))):
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(SpecError, match="not a checkpoint's writes and its reads"):
+            saved_to(tmp_path / str(number), *results)

@@ -47,8 +47,9 @@ def export_results(outs: Sequence[Path], folder: Path) -> list[Check]:
     """
     results = sorted((_whole_result(out) for out in outs), key=lambda result: result.created)
     result = results[0]
-    if len(results) > 1 and any(other.kind != "checkpoint" for other in results):
-        raise SpecError(f"{len(results)} results of trainings", "export each by itself")
+    if len(results) > 1 and not _is_one_set(results):
+        what = f"the {len(results)} results are not a checkpoint's writes and its reads"
+        raise SpecError(what, "export each by itself")
     check_out(folder, force=False, hint="choose another --out")
     au: list[float] | None = None
     if result.kind == "checkpoint":
@@ -67,6 +68,13 @@ def export_results(outs: Sequence[Path], folder: Path) -> list[Check]:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return checks
+
+
+def _is_one_set(results: Sequence[RunResult]) -> bool:
+    """Return whether one result wrote checkpoints and another read the same ones."""
+    files = {(made.bytes, made.ranks) for result in results for made in result.checkpoints}
+    directions = sorted(sorted({made.direction for made in result.checkpoints}) for result in results)
+    return len(files) == 1 and directions == [["read"], ["write"]]
 
 
 def _whole_result(out: Path) -> RunResult:
