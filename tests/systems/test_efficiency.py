@@ -116,3 +116,13 @@ def test_a_sweep_of_ones_own_with_what_it_does_not_tell(tmp_path):
     assert beside["cost"] == 6 and beside["read_gb_per_second_per_node"] == pytest.approx(most / 3e9)
     with pytest.raises(SpecError, match="does not state its nodes"):
         scaled(System(name="x"), nodes=6)
+
+
+def test_systems_of_the_same_name_have_a_column_each(tmp_path):
+    files = [tmp_path / name / "storage.toml" for name in "ab"]
+    for rate, file in enumerate(files, 1):
+        file.parent.mkdir()
+        file.write_text(f'[storage]\nbandwidth = "{rate}MB/s"')
+    found = efficiency([str(file) for file in files], "unet3d-a100").systems
+    assert [system["read_gb_per_second"] for system in found.values()] == [0.001, 0.002]
+    assert [system["accelerators"] for system in found.values()] == [0, 0]

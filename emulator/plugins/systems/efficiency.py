@@ -191,13 +191,15 @@ def efficiency(
     for name in systems:
         stated, result = open_system(name, settings)
         system = scaled(stated, nodes, write_factor)
-        shown[system.name] = figures(system, _fed(system, result, workload))
-        needed[system.name] = matches(system, other)
+        column = name if system.name in shown else system.name
+        shown[column] = figures(system, _fed(system, result, workload))
+        needed[column] = matches(system, other)
     return Efficiency(systems=shown, match=other.name, nodes_to_match=needed if match else {})
 
 
 def _fed(system: System, result: RunResult | None, workload: str | None) -> float | None:
     """Return the accelerators that the system feeds: of `workload`, or else of the result's own."""
     if workload is not None:
-        return what_it_feeds(system, result, load_workload(workload)).accelerators or None
+        fed = what_it_feeds(system, result, load_workload(workload))
+        return fed.accelerators if fed.limit or fed.accelerators else None
     return result.knee.n_au if result is not None and result.knee is not None else None
