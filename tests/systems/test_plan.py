@@ -156,6 +156,9 @@ def test_a_baseline_is_a_data_sheet(tmp_path):
     )  # fmt: skip
     (fed,) = plan(["unet3d-a100"], written(tmp_path / "fio", base)).feeds
     assert fed.limit == "storage bandwidth" and fed.knee == pytest.approx(31.0, rel=2e-3)
+    small = replace(base, baseline=base.baseline[:1])
+    with pytest.raises(SpecError, match="known are reads of up to 4.1 kB"):
+        plan(["unet3d-a100"], written(tmp_path / "small", small))
 
 
 def test_the_answer_is_kept_and_drawn(tmp_path):
@@ -183,6 +186,15 @@ def test_the_answer_is_kept_and_drawn(tmp_path):
 def test_what_is_wrong_is_said(workload, system, setting, said):
     with pytest.raises(SpecError, match=said):
         plan([workload], system, settings=[setting])
+
+
+def test_less_than_one_of_a_larger_accelerator_is_no_missing_limit(tmp_path):
+    one = replace(plain_sweep(), points=plain_sweep().points[:1])
+    (fed,) = plan(
+        ["unet3d-b200"], written(tmp_path / "run", one), settings=["training.au_threshold=0.5"]
+    ).feeds
+    assert fed.interval == (pytest.approx(fed.interval[0]), math.inf) and fed.accelerators == 0
+    assert "met no limit" in fed.sentence
 
 
 def test_one_count_that_starved_says_fewer(tmp_path):

@@ -13,7 +13,9 @@ import numpy as np
 
 from emulator.analysis.variation import PRIOR_DEVIATION
 from emulator.config.workload import Workload
+from emulator.errors import SpecError
 from emulator.plugins.systems.system import StorageSystem
+from emulator.units import show_bytes
 
 SOFTNESS = 8.5
 """p of a documented system that feeds 288 accelerators at 98 % with a hard limit of 352
@@ -33,7 +35,8 @@ class Limit:
 
 def soft_count(full: float, au: float) -> float:
     """Return the count at which a soft limit leaves the utilization `au`; it leaves 100 % to none."""
-    return float(full * (min(au, 0.999) ** -SOFTNESS - 1) ** (1 / SOFTNESS))
+    au = min(au, 0.999)
+    return float(full / au * (1 - au**SOFTNESS) ** (1 / SOFTNESS))
 
 
 def soft_utilization(full: float, count: float) -> float:
@@ -42,10 +45,18 @@ def soft_utilization(full: float, count: float) -> float:
 
 
 def read_share(storage: StorageSystem, size: float) -> float:
-    """Return the share of the bandwidth for reads of `size` bytes: the curve, interpolated along ln size."""
+    """Return the share of the bandwidth for reads of `size` bytes, interpolated along ln size.
+
+    Raises SpecError if only smaller reads are known.
+    """
     if not storage.read_efficiency:
         return 1.0
     sizes, shares = zip(*storage.read_efficiency, strict=True)
+    if sizes[-1] < min(size, 128 * 2**10):  # the rate of small reads is no bandwidth
+        what = (
+            f"known are reads of up to {show_bytes(sizes[-1])}, and the workload's are of {show_bytes(size)}"
+        )
+        raise SpecError(what, "measure larger ones: feedrate baseline --suite sequential")
     return float(np.interp(math.log(size), np.log(sizes), shares))
 
 

@@ -166,7 +166,7 @@ def _sentence(system: str, fed: Feeds) -> str:
         knee = f"knee at {number(fed.knee, 4)}, 95 % interval {span}"
         return f"{counted} ({knee}): its limit is the {fed.limit}, {rate}."
     if math.isinf(high):
-        if not fed.accelerators:
+        if not low:
             return f"{system} states no limit on reads."
         return f"{counted}, or more: it met no limit."
     if not fed.accelerators:

@@ -35,7 +35,7 @@ def answer(result: RunResult) -> Answer:
     shortfalls = [need.shortfall for need in plan.needs if need.shortfall]
     if plan.accelerators and not shortfalls:
         known = any(need.available is not None for need in plan.needs)
-        shortfalls = [f"No shortfall: {plan.system} has all of it."] if known else []
+        shortfalls = [f"No shortfall in what is known of {plan.system}."] if known else []
     sentence = " ".join(fed.sentence for fed in plan.feeds)
     sentence = sentence or f"The table shows what {plan.accelerators:,} accelerators need."
     if len(plan.feeds) != 1:
