@@ -175,7 +175,7 @@ def test_hostile_yaml_is_refused_in_one_line(tmp_path, case):
     assert not (tmp_path / "pwned").exists()
 
 
-VALUES = ("NaN", "Infinity", "1e999", "9" * 5000, "1" + "0" * 30, '1, "a": 2', r'"\ud800"', r'"\u0000"')
+VALUES = ("1e999", "9" * 5000, "1" + "0" * 30, '1, "a": 2', r'"\ud800"', r'"\u0000"')
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, *(f'{{"a": {value}}}' for value in VALUES), "{", ""])

@@ -77,7 +77,8 @@ def parse_json(text: str, name: str) -> Any:
         return dict(pairs)
 
     try:
-        value = json.loads(text, object_pairs_hook=without_duplicates)
+        # DLIO writes NaN for the mean of no checkpoints.
+        value = json.loads(text, object_pairs_hook=without_duplicates, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{name}: not valid JSON", _summary(error)) from None
     return _checked(value, name)
@@ -132,8 +133,6 @@ def _checked_table(value: dict[Any, Any], name: str, depth: int) -> dict[str, An
         if type(key) not in (str, int):
             raise SpecError(f"{name}: a table with a key that is neither text nor a whole number")
         text = _checked(str(key), name)
-        if text in table:
-            raise SpecError(f"{name}: a table with the same key as a number and as text")
         checked = _checked(item, name, depth + 1)
         table[text] = MASK if names_secret(text) and checked is not None else checked
     return table

@@ -63,7 +63,9 @@ class ImportedTraining:
         hidden = self.published.au - self.x_ideal_first
         overslept = self.published.au - self.x_ideal
         most = max(self.x_ideal, self.x_ideal_first)
+        one_host = "It counts one host; accelerators of others, as in v0.5, are in runs of their own."
         candidates = (
+            ("documents", "num_hosts" not in self.run.summary, 0, one_host),
             ("documents", most, _MOST, f"X/X_ideal is {most * 100:.1f} %, which is impossible."),
             ("documents", len(self.run.unread), 0.0, f"{'; '.join(self.run.unread)}."),
             ("hidden", hidden, _HIDDEN, f"A slow start hides {hidden * 100:.0f} points of AU."),
@@ -79,10 +81,10 @@ class ImportedTraining:
     def verdict(self) -> str:
         """The published AU, and what the flags say of it."""
         au = f"AU {self.published.au * 100:.1f} %"
+        said = " ".join(flag.sentence for flag in self.flags)
         if math.isnan(self.x_ideal_first):
-            return f"{au}; X/X_ideal over all steps cannot be computed from what was published"
-        said = " ".join(flag.sentence for flag in self.flags) or "They agree."
-        return f"{au}, X/X_ideal {self.x_ideal_first * 100:.1f} %. {said}"
+            return f"{au}; X/X_ideal over all steps cannot be computed from what was published. {said}"
+        return f"{au}, X/X_ideal {self.x_ideal_first * 100:.1f} %. {said or 'They agree.'}"
 
     @property
     def line(self) -> str:
@@ -263,11 +265,6 @@ class Imports:
     @property
     def runs(self) -> list[ImportedTraining]:
         return [run for runs in self.groups.values() for run in runs]
-
-    @property
-    def notes(self) -> dict[str, tuple[str, ...]]:
-        """Sentences on left-out documents, by the name of an imported run."""
-        return {imported.run.name: imported.run.unread for imported in self.runs if imported.run.unread}
 
 
 def import_folder(folder: Path, workload: str = "") -> Imports:
