@@ -19,7 +19,7 @@ from emulator.plugins.mlperf.datasize import MEMORY_FACTOR, MIN_STEPS, needed_da
 from emulator.plugins.mlperf.export import CHECK, export_results
 from emulator.plugins.mlperf.training import Imports, import_folder, write_imports
 from emulator.plugins.mlperf.workload import Converted, import_yaml
-from emulator.units import parse_bytes, show_bytes, show_rate, show_seconds
+from emulator.units import counted, parse_bytes, show_bytes, show_rate, show_seconds
 
 _CHECKED = ("version", "accelerators", "open", "closed")
 
@@ -58,7 +58,7 @@ def _show_imports(imports: Imports, folders: Mapping[str, Path]) -> None:
             {
                 "results": {name: str(folder) for name, folder in folders.items()},
                 "runs": len(imports.runs),
-                "notes": {name: list(reasons) for name, reasons in imports.notes.items()},
+                "notes": {read.run.name: list(read.run.unread) for read in imports.runs if read.run.unread},
                 "skipped": dict(imports.skipped),
             }
         )
@@ -66,12 +66,10 @@ def _show_imports(imports: Imports, folders: Mapping[str, Path]) -> None:
         typer.echo(f"{folder}: {name}")
     for imported in imports.runs:
         typer.echo(f"  {imported.line}")
-    for name, reasons in imports.notes.items():
-        for why in reasons:
-            typer.echo(f"note on {name}: {why}")
     for name, why in imports.skipped.items():
         typer.echo(f"skipped {name}: {why}")
-    typer.echo(f"{len(imports.runs)} runs imported, {len(imports.skipped)} folders skipped")
+    skipped = counted(len(imports.skipped), "folder")
+    typer.echo(f"{counted(len(imports.runs), 'run')} imported, {skipped} skipped")
 
 
 def _show_workload(converted: Converted, out: Path, recipe: Path | None) -> None:
@@ -160,8 +158,8 @@ def datasize(
         return
     samples = "files" if size.samples == size.files else "samples"
     many = "" if samples == "files" else f" of {spec.sample.samples_per_file} samples"
-    print(f"{size.files} files{many}, {show_bytes(size.bytes)}")
-    wanted = f"{MEMORY_FACTOR} x {show_bytes(hosts * memory)} of memory on {hosts} hosts"
+    print(f"{counted(size.files, 'file')}{many}, {show_bytes(size.bytes)}")
+    wanted = f"{MEMORY_FACTOR} x {show_bytes(hosts * memory)} of memory on {counted(hosts, 'host')}"
     print(f"  {wanted}: {size.by_memory} {samples}")
-    steps = f"{MIN_STEPS} steps x batch size {spec.loader.batch_size} x {accelerators} accelerators"
-    print(f"  {steps}: {size.by_steps} {samples}")
+    steps, ranks = f"{MIN_STEPS} steps x batch size", counted(accelerators, "accelerator")
+    print(f"  {steps} {spec.loader.batch_size} x {ranks}: {size.by_steps} {samples}")

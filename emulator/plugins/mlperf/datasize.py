@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from emulator.config.workload import Workload
@@ -35,10 +34,10 @@ def needed_data(workload: Workload, accelerators: int, hosts: int, host_memory: 
     rules say, rounded up to whole files: `mlpstorage training datasize` (calculate_training_data_size in
     mlpstorage_py/rules/utils.py) rounds down, and its checker then refuses that.
     """
-    by_memory = math.ceil(hosts * host_memory * MEMORY_FACTOR / workload.sample.bytes_mean)
+    by_memory = -(-hosts * host_memory * MEMORY_FACTOR // workload.sample.bytes_mean)
     by_steps = MIN_STEPS * workload.loader.batch_size * accelerators
     samples_per_file = workload.sample.samples_per_file
-    files = math.ceil(max(by_memory, by_steps) / samples_per_file)
+    files = -(-max(by_memory, by_steps) // samples_per_file)
     return DataSize(
         files=files,
         bytes=files * samples_per_file * workload.sample.bytes_mean,
