@@ -4,8 +4,9 @@
 set -euo pipefail
 dataset=${1:?usage: launch/local.sh DIR [RANKS] [options of feedrate sweep]}
 case $dataset in -*) dataset=./$dataset ;; esac  # not an option
-ranks=${2:-8}
-shift; shift || true
+ranks=8
+shift
+case ${1:-} in [0-9]*) ranks=$1; shift ;; esac
 options=("$@")
 [ ${#options[@]} -gt 0 ] || options=(--workload unet3d-a100)  # finds the knee, up to RANKS
 

@@ -86,6 +86,17 @@ def test_launch_files_hand_a_folder_on_as_it_is(script, name, tmp_path):
     assert not (tmp_path / "PWNED").exists()
 
 
+@pytest.mark.parametrize(("given", "ranks"), [(("4", "--steps", "9"), b"4"), (("--steps", "9"), b"8")])
+def test_the_number_of_ranks_may_be_left_out(given, ranks, tmp_path):
+    (tmp_path / "feedrate").write_text('#!/bin/sh\nprintf "%s\\0" "$@" > words\n')
+    (tmp_path / "feedrate").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", ROOT / "launch" / "local.sh", "data", *given]
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment)
+    words = (tmp_path / "words").read_bytes().split(b"\0")
+    assert words[:-1] == [b"sweep", b"data", b"-n", ranks, b"--steps", b"9"]
+
+
 def test_import_follows_no_link_out_of_the_run(tmp_path):
     secret = tmp_path / "secret.json"
     secret.write_text('{"password": "hunter2"}')
