@@ -124,10 +124,8 @@ def measure(tool: Tool, comm: Comm, *, force: bool = False) -> RunResult | None:
     def now() -> Now:
         """Return the progress. Another thread calls this."""
         seconds = time.monotonic() - began
-        left = len(turns) * tool.turn_seconds
-        if number >= 0:
-            left -= number * tool.turn_seconds + time.monotonic() - turn_began
-        left = max(0.0, left)
+        done = number * tool.turn_seconds + time.monotonic() - turn_began if number >= 0 else 0.0
+        left = max(0.0, len(turns) * tool.turn_seconds - done)
         return Now(
             verb="baseline",
             doing=turns[number].name if number >= 0 else "writing files",

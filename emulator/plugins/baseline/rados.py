@@ -21,7 +21,6 @@ from emulator.plugins.baseline.fio import GRACE_SECONDS
 from emulator.plugins.baseline.measure import Sides, Tool
 from emulator.plugins.baseline.suites import Turn
 from emulator.record.result import Corner, Side
-from emulator.units import show_bytes
 
 OBJECT_BYTES = 4 << 20
 """Bytes of an object, and of a request."""
@@ -68,9 +67,7 @@ class RadosBench(Tool):
 
     def checked(self, clients: int) -> RadosBench:
         if 0 < self.most_bytes < OBJECT_BYTES:
-            raise SpecError(
-                f"--size {self.most_bytes} is less than one object", f"use {show_bytes(OBJECT_BYTES)}"
-            )
+            raise SpecError(f"--size {self.most_bytes} is less than an object", "use 4MiB or more")
         if not self.conf.is_file():
             raise StorageError(f"there is no file {self.conf}", "give the cluster's ceph.conf to --ceph-conf")
         pools = _call(self._command("lspools"), CONNECT_SECONDS + 15.0).splitlines()
@@ -195,9 +192,8 @@ def side_of(printed: Sequence[str], word: Literal["read", "write"]) -> Side | No
     try:
         figures = np.array([[float(json.loads(text)[name]) for name in names] for text in printed])
     except (KeyError, ValueError, TypeError) as error:
-        raise StorageError(
-            f"the JSON of rados bench cannot be read ({error})", "Ceph 14 or newer is needed"
-        ) from None
+        what = f"the JSON of rados bench cannot be read ({error})"
+        raise StorageError(what, "Ceph 14 or newer is needed") from None
     requests, seconds, means, slowest, sizes = figures.T
     if not requests.any():
         return None

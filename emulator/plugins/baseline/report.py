@@ -68,10 +68,8 @@ def neighbours(corners: Sequence[Corner], read: bool) -> list[Neighbour]:
 
 def summed(pairs: Sequence[Neighbour]) -> tuple[float, float]:
     """Return the sums of bytes/s alone, and beside neighbours."""
-    return (
-        sum(neighbour.alone.bytes_per_second for neighbour in pairs),
-        sum(neighbour.together.bytes_per_second for neighbour in pairs),
-    )
+    alone = sum(pair.alone.bytes_per_second for pair in pairs)
+    return alone, sum(pair.together.bytes_per_second for pair in pairs)
 
 
 def setting(result: RunResult) -> str:

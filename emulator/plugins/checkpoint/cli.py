@@ -72,9 +72,7 @@ def checkpoint(
         _show_models()
         return
     if folder is None:
-        raise SpecError(
-            "checkpoint needs a folder on the storage", "list models with feedrate checkpoint --models"
-        )
+        raise SpecError("checkpoint needs a folder on the storage", "--models lists the models")
     given = {"writes": writes, "reads": reads, "pause": pause}
     overrides = [f"io.{key}={value}" for key, value in given.items() if value is not None]
     job = CheckpointJob(

@@ -248,11 +248,9 @@ class _Session:
         marker = place.read_marker(job.root, number)
         expected = (job.model.name, ranks, job.data(ranks), str(job.scale), job.total(ranks))
         if expected != (marker.model, marker.ranks, marker.data, marker.scale, marker.size):
-            raise SpecError(
-                f"{place.folder_name(number)} in {job.root} is of {marker.model} by {marker.ranks} ranks, "
-                f"{show_bytes(marker.size)}",
-                "read it with the options that it was written with",
-            )
+            kind = f"{marker.model} by {marker.ranks} ranks, {show_bytes(marker.size)}"
+            what = f"{place.folder_name(number)} in {job.root} is of {kind}"
+            raise SpecError(what, "read it with the options that it was written with")
         if len(marker.files) != ranks:
             raise DatasetError(f"{place.folder_name(number)} lacks the files of a rank", "it is damaged")
         return marker
@@ -293,8 +291,7 @@ class _Session:
             name="page-cache",
             value=resident,
             threshold=0.01,
-            sentence=f"{resident:.0%} of the sampled pages were in this host's memory before they were read "
-            "back.",
+            sentence=f"{resident:.0%} of the sampled pages were in this host's memory before the read.",
         )
         flags = (flag,) if resident > flag.threshold else ()
         self.record.update(checkpoints=checkpoints, flags=flags)

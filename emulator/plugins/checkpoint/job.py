@@ -127,10 +127,7 @@ def empty_result(
 
 
 def planned(job: CheckpointJob, hosts: Sequence[str], memory: Mapping[str, int]) -> RunResult:
-    """Return the planned result, with NaN for measured figures. Raises SpecError.
-
-    `hosts` has the host of every rank, `memory` the bytes of each host.
-    """
+    """Return `empty_result` with NaN for what is measured. Raises SpecError."""
     ranks = len(hosts)
     reports = [
         Report(size=sum(shard.size for shard in job.shards(ranks, rank)), seconds=math.nan)
