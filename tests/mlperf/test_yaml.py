@@ -69,6 +69,11 @@ def test_unknown_and_unused_keys_are_listed(tmp_path):
     assert (
         whys["dataset.skip_listing"] == whys["dataset.listing_validation_interval"] != whys["reader.colour"]
     )
+    varied = UNET3D.replace(
+        "computation_time: 0.323", "computation_time: {mean: 1, stdev: 0.1, type: normal}"
+    )
+    left = {item.key: item.why for item in converted(tmp_path, varied).left_out}
+    assert left["train.computation_time.stdev"] == "every step takes the same time"
     table = UNET3D.replace("record_length: 146600628", "record_length: {a: 1}")  # DLIO's default is used
     assert "dataset.record_length.a" in [item.key for item in converted(tmp_path, table).left_out]
 
@@ -130,6 +135,8 @@ def test_the_command_writes_a_workload_and_a_recipe(tmp_path):
     assert spec.sources["accelerator.step_seconds"] == "unet3d_h100.yaml: train.computation_time"
     made = load_recipe(str(recipe))
     assert (made.files, made.format, made.size.bytes_sd) == (168, "npz", 68341808)
+    same = feedrate("import", tmp_path / "unet3d_h100.yaml", "--out", out, "--recipe", out, "--force")
+    assert same.status == 2 and load_workload(str(out)) == spec
     again = feedrate("import", tmp_path / "unet3d_h100.yaml", "--out", out)
     assert again.status == 2 and "exists already" in again.one_line()
 

@@ -69,7 +69,7 @@ reader.file_access reader.read_type reader.pin_memory: feedrate has its own load
 reader.file_shuffle reader.sample_shuffle train.seed_change_epoch: feedrate reshuffles by seed in every epoch
 reader.shuffle_size: tf.data's buffer; for TFRecord it becomes access.shuffle_buffer
 dataset.file_prefix dataset.generation_buffer_size dataset.keep_files: an option of DLIO's generator
-dataset.enable_chunking dataset.chunk_size dataset.chunking: an option of DLIO's generator
+dataset.enable_chunking dataset.chunk_size dataset.chunking dataset.hdf5: an option of DLIO's generator
 dataset.compression dataset.compression_level: an option of DLIO's generator
 dataset.data_folder: feedrate generate, run and sweep take the folder as an argument
 dataset.num_files_train: use feedrate generate DIR --files
@@ -79,7 +79,8 @@ dataset.parquet.row_group_size: part of the recipe (feedrate import --recipe)
 dataset.parquet: feedrate uses only columns and row groups
 dataset.record_length_resize dataset.record_length_bytes_resize: DLIO's constant in place of the sample
 reader.computation_threads reader.preprocess_time reader.preprocess_time_stdev: preprocessing is not emulated
-train.computation_time_stdev: every step takes the same time
+reader.transformed_record_dims reader.transformed_record_element_type: preprocessing is not emulated
+train.computation_time train.computation_time_stdev: every step takes the same time
 evaluation workflow.evaluation workflow.do_eval dataset.num_files_eval: evaluation is not emulated
 dataset.num_subfolders_eval dataset.eval_num_samples_per_file: evaluation is not emulated
 reader.batch_size_eval train.total_eval_steps: evaluation is not emulated
@@ -273,14 +274,12 @@ def _loading(config: Config, tf_data: bool) -> dict[str, Any]:
         prefetch = threads * (math.ceil(prefetch / threads) if prefetch else 2)
     if _is_direct_fs(config):
         prefetch = max(prefetch, math.ceil(workers / max(1, batch)))
-    block = config.whole("reader.transfer_size") // BLOCK_BYTES * BLOCK_BYTES
-    if not config.whole("reader.transfer_size"):
-        block = 256 << 10 if tf_data else 4 << 20
+    block = config.whole("reader.transfer_size") or (256 << 10 if tf_data else 4 << 20)
     return {
         "batch_size": batch,
         "workers": workers,
         "prefetch": max(1, prefetch),
-        "block_bytes": max(BLOCK_BYTES, block),
+        "block_bytes": max(BLOCK_BYTES, block // BLOCK_BYTES * BLOCK_BYTES),
         "crop": [],
         "refill": "epoch" if tf_data else "persistent",
     }
@@ -457,6 +456,8 @@ def import_yaml(path: Path, out: Path, recipe: Path | None = None, *, force: boo
     """
     if out.suffix != ".toml":
         raise SpecError(f"--out {out} does not end in .toml", "a workload is a TOML file")
+    if out == recipe:
+        raise SpecError(f"{out} is --out and --recipe", "give each a file of its own")
     for file in filter(None, (out, recipe)):
         if file.is_dir():
             raise SpecError(f"{file} is a folder", "give a file to write")
