@@ -91,6 +91,12 @@ def test_every_shortfall_is_said_and_the_storage_comes_first():
     assert not any(need.shortfall for need in plan(["unet3d-h100"], "weka-performance", 48, per_host=4).needs)
 
 
+def test_a_reserve_is_of_the_storage_and_not_of_whole_accelerators(tmp_path):
+    done = feedrate("plan", "-s", sheet(tmp_path, '[storage]\nbandwidth = "2.22GB/s"'), "-w", "unet3d-a100")
+    (row,) = (line for line in done.out.splitlines() if line.startswith("unet3d-a100"))
+    assert "1 at 90%   1.41 to 1.56        1  storage bandwidth" in row
+
+
 def test_what_is_needed_is_enough(tmp_path):
     (bandwidth, *_) = plan(["unet3d-a100"], None, 16, margin=0.0).needs
     text = f"[storage]\nbandwidth = {bandwidth.reserved}"

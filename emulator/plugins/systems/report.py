@@ -85,7 +85,7 @@ def _fed_table(plan: Plan) -> Table:
         rate = fed.limit_bytes_per_second
         limit = f"{fed.limit}, {show_rate(rate)}" if rate is not None else "not known"
         at_au = f"{fed.accelerators:,} at {fed.au_threshold:.0%}"
-        reserved = int(fed.accelerators * (1 - plan.margin))
+        reserved = math.floor((low if fed.knee is None else fed.knee) * (1 - plan.margin) + 1e-9)
         rows.append((fed.workload, fed.demand_bytes_per_second, fed.fully_fed, at_au, span, reserved, limit))
     return Table(caption="Accelerators that it feeds", columns=columns, rows=tuple(rows))
 
