@@ -236,7 +236,8 @@ def test_a_summary_of_one_host_says_so(tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     del summary["num_hosts"]
     (folder / "summary.json").write_text(json.dumps(summary))
-    assert "It counts one host" in import_folder(tmp_path).runs[0].line
+    result = imported(tmp_path, tmp_path / "out")
+    assert "It counts one host" in result.points[0].flags[0].sentence
 
 
 def test_links_lead_nowhere(tmp_path):

@@ -65,7 +65,7 @@ class ImportedTraining:
         most = max(self.x_ideal, self.x_ideal_first)
         one_host = "It counts one host; accelerators of others, as in v0.5, are in runs of their own."
         candidates = (
-            ("documents", "num_hosts" not in self.run.summary, 0, one_host),
+            ("documents", float("num_hosts" not in self.run.summary), 0.0, one_host),
             ("documents", most, _MOST, f"X/X_ideal is {most * 100:.1f} %, which is impossible."),
             ("documents", len(self.run.unread), 0.0, f"{'; '.join(self.run.unread)}."),
             ("hidden", hidden, _HIDDEN, f"A slow start hides {hidden * 100:.0f} points of AU."),
