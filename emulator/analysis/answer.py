@@ -201,7 +201,7 @@ def _bounded(knee: Knee, name: str) -> str:
 def _because(knee: Knee, points: Sequence[Point]) -> str:
     """Why no number is known."""
     if knee.kind == "below" and knee.starved:
-        return _read([min(usable(points) or points, key=lambda point: point.ranks)])
+        return _read([point for point in usable(points) or points if point.ranks == knee.starved])
     if knee.kind == "at-least":
         return _client_limits(points)
     if len({point.ranks for point in points}) == 1:
@@ -241,8 +241,8 @@ def _read(points: Sequence[Point]) -> str:
     text = f"{processes} read {show_rate(rate)}"
     if not 0 < last.ideal_samples_per_second < math.inf:
         return text
-    share = sum(point.x_ideal for point in points) / len(points)
-    return f"{text}, {100 * share:.3g} % of {whose} demand, {show_au(last)}"
+    share, au = (sum(getattr(point, name) for point in points) / len(points) for name in ("x_ideal", "au"))
+    return f"{text}, {100 * share:.3g} % of {whose} demand, {show_au(replace(last, au=au))}"
 
 
 def _published(points: Sequence[Point]) -> str:

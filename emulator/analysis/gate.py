@@ -11,7 +11,7 @@ import numpy as np
 
 from emulator.analysis.evidence import limited_by_client, usable
 from emulator.analysis.flags import invalid
-from emulator.analysis.knee import NO_KNEE, whole_accelerators
+from emulator.analysis.knee import NO_KNEE, means, whole_accelerators
 from emulator.analysis.variation import PRIOR_DEVIATION
 from emulator.record.result import Knee, KneeKind, Point, RunResult
 
@@ -90,13 +90,18 @@ def knee_of(result: RunResult) -> Knee:
 
 
 def _counts_of(points: Sequence[Point], threshold: float) -> tuple[int | None, int | None]:
-    """The largest fed count, and the smallest above it that the storage starved; None where there is none."""
+    """The largest count that was fed on average, and the smallest above it that starved in all runs.
+
+    None where there is none.
+    """
     # What was fed although the client was late, the storage feeds.
-    fed = [point.ranks for point in points if point.x_ideal >= threshold and not invalid(point)]
-    largest_fed = max(fed, default=0)
-    starved = [point.ranks for point in usable(points) if point.x_ideal < threshold]
-    starved_above = [ranks for ranks in starved if ranks > largest_fed]
-    return largest_fed or None, min(starved_above, default=None)
+    fed = [point for point in points if point.x_ideal >= threshold]
+    starved = [point for point in usable(points) if point.x_ideal < threshold]
+    evidence = [point for point in fed + starved if not invalid(point)]
+    counts, shares = means([point.ranks for point in evidence], [point.x_ideal for point in evidence])
+    largest_fed = int(counts[shares >= threshold].max(initial=0))
+    never_fed = {point.ranks for point in starved} - {point.ranks for point in fed}
+    return largest_fed or None, min((count for count in never_fed if count > largest_fed), default=None)
 
 
 def fed_range(knee: Knee) -> tuple[float, float | None]:

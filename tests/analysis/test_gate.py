@@ -56,6 +56,15 @@ def test_without_a_knee_a_count_decides(x_ideal: float, bound: str, required: in
     assert require(required, result([run], knee=None)).status == status
 
 
+def test_runs_of_one_count_decide_by_their_mean() -> None:
+    """It said `at least 4 are fed: 4 processes read 87.5 % of their demand`."""
+    bound = Bound(kind="bandwidth", evidence=())
+    for shares, status in (((0.95, 0.8), UNKNOWN), ((0.98, 0.86), MET), ((0.85, 0.8), NOT_MET)):
+        made = result([point(4, share, bound=bound) for share in shares], knee=None)
+        assert require(4, made).status == status
+    assert "82.5 % of their demand, AU 82.5 %" in answer_of(made).sentence
+
+
 def test_a_run_that_was_cut_off_does_not_show_that_the_storage_starves_a_count() -> None:
     """The client was the limit, but a run that was killed has no limit yet: --require 4 was `not met`."""
     for ranks, fed in ((4, 0.5), (1, 0.2)):
