@@ -81,6 +81,35 @@ def test_labels_without_an_image_get_phantom_intensities(tmp_path):
     assert volume.x.min() >= -2.35 and volume.x.max() <= 2.65
 
 
+def test_labels_stay_whole_and_lengths_are_in_the_files_unit(tmp_path):
+    label = write_case(tmp_path / "mm")
+    for unit, per_mm in (("mm", 1.0), ("meter", 0.001), ("micron", 1000.0)):
+        (tmp_path / unit).mkdir(exist_ok=True)
+        scaled = nib.Nifti1Image(label.astype(np.float64), np.diag([per_mm] * 3 + [1]) @ KITS19)
+        scaled.set_data_dtype(np.uint8)  # with a slope of 2 / 255
+        scaled.header.set_xyzt_units(unit)
+        nib.save(scaled, tmp_path / unit / "segmentation.nii.gz")
+        (tmp_path / "links").mkdir(exist_ok=True)
+        (tmp_path / "links" / unit).symlink_to(tmp_path / unit)
+    volumes = [preprocess(case, 0, 1).y for case in find_cases(tmp_path / "links")]
+    assert len(volumes) == 3
+    for volume in volumes:
+        assert np.allclose(volume.shape, volumes[-1].shape, atol=1)  # a length may be rounded down
+        assert (volume == 1).mean() == pytest.approx((label == 1).mean(), rel=0.25)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0, 256.0])
+def test_voxels_that_no_sample_can_hold_are_refused(tmp_path, wrong):
+    label = np.zeros(SHAPE, np.float32)
+    label[3, 3, 3] = wrong
+    nib.save(nib.Nifti1Image(label, KITS19), tmp_path / "segmentation.nii")
+    (case,) = find_cases(tmp_path)
+    with pytest.raises(DatasetError, match="segmentation.nii has"):
+        preprocess(case, 0, 1)
+    (tmp_path / "imaging.nii").symlink_to(tmp_path / "not-fetched")
+    assert find_cases(tmp_path)[0].image is not None, "no phantom in its place"
+
+
 def test_mistakes_are_one_line(tmp_path):
     with pytest.raises(DatasetError, match="there is no folder"):
         find_cases(tmp_path / "nowhere")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +39,18 @@ class Case:
 def find_cases(folder: Path) -> list[Case]:
     """Return the cases with labels under `folder`, by name. Raises DatasetError, StorageError.
 
-    `case_00000/imaging.nii.gz` and `segmentation.nii.gz` as in KiTS19, at any depth, also as `.nii`. Cases
-    without labels are left out.
+    `case_00000/imaging.nii.gz` and `segmentation.nii.gz` as in KiTS19, at any depth, also as `.nii`; a case's
+    folder may be a link, if it is not deeper. Cases without labels are left out.
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder} with seeds", "check the path")
     with storage_errors("cannot list the seeds"):
-        labels = sorted(path for suffix in _SUFFIXES for path in folder.rglob(f"segmentation{suffix}"))
+        names = [f"{below}/segmentation{suffix}" for suffix in _SUFFIXES for below in ("**", "*")]
+        labels = sorted({path for name in names for path in folder.glob(name)})
     cases: dict[Path, Case] = {}
     for label in labels:
         images = [label.parent / f"imaging{suffix}" for suffix in _SUFFIXES]
-        image = next((path for path in images if path.is_file()), None)
+        image = next((path for path in images if os.path.lexists(path)), None)  # dead links: an error later
         cases.setdefault(label.parent, Case(label.parent.name, image, label))
     if not cases:
         raise DatasetError(
@@ -75,7 +77,8 @@ def read_volume(path: Path) -> tuple[NDArray[Any], tuple[float, float, float]]:
         image = nib.load(path)
         data = image.dataobj.get_unscaled()
         slope, inter = float(image.dataobj.slope), float(image.dataobj.inter)
-        spacing = [float(edge) for edge in image.header.get_zooms()[:3]]
+        unit = {"meter": 1000.0, "micron": 0.001}.get(image.header.get_xyzt_units()[0], 1.0)
+        spacing = [float(edge) * unit for edge in image.header.get_zooms()[:3]]
         world = nib.orientations.io_orientation(image.affine)[:, 0]
     except (*general, *special) as error:
         raise DatasetError(f"{path} is no readable NIfTI volume", str(error)[:200]) from None
@@ -87,6 +90,8 @@ def read_volume(path: Path) -> tuple[NDArray[Any], tuple[float, float, float]]:
     z, y, x = np.argsort(-world).tolist() if is_permutation else (2, 1, 0)
     if (slope, inter) != (1.0, 0.0):
         data = data.astype(np.float32) * np.float32(slope) + np.float32(inter)
+    if not np.isfinite(data).all():
+        raise DatasetError(f"{path} has voxels that are nan or infinite", "use a number, as -1024 for air")
     return data.transpose(z, y, x), (spacing[z], spacing[y], spacing[x])
 
 
@@ -96,6 +101,8 @@ def preprocess(case: Case, number: int, min_edge: int) -> SeedVolume:
     One without an image gets the intensities of phantom `number` in its real labels.
     """
     labels, spacing = read_volume(case.label)
+    if labels.min() < -0.5 or labels.max() >= 255.5:
+        raise DatasetError(f"{case.label} has labels {labels.min()} to {labels.max()}, not within 0 to 255")
     edges = [old * mm / new_mm for old, mm, new_mm in zip(labels.shape, spacing, SPACING, strict=True)]
     depth, height, width = (max(1, int(edge)) for edge in edges)
     shape = (depth, height, width)

@@ -25,7 +25,7 @@ from emulator.plugins.kits.cases import find_cases, preprocess
 from emulator.plugins.kits.phantom import phantom
 from emulator.plugins.kits.volumes import Image, Label, SeedVolume
 
-SEEDS_VERSION = 1
+SEEDS_VERSION = 2
 """Grows when the same cases would give other seeds than before."""
 PHANTOMS = 2
 

@@ -75,9 +75,10 @@ def resample_image(data: NDArray[Any], shape: Shape3) -> Image:
 
 
 def resample_label(data: NDArray[Any], shape: Shape3) -> Label:
-    """Resample to the nearest voxel: floor(i x source / target) along each axis."""
+    """Resample to the nearest voxel: floor(i x source / target) along each axis; labels are whole numbers."""
     z, y, x = (np.arange(new) * old // new for old, new in zip(data.shape, shape, strict=True))
-    return np.ascontiguousarray(data[z][:, y][:, :, x]).astype(np.uint8)
+    # Scaled labels are 0.9999 where 1 was meant.
+    return np.ascontiguousarray(np.rint(data[z][:, y][:, :, x]), np.uint8)
 
 
 def normalised(planes: Iterable[Image], shape: Shape3) -> Image:
