@@ -101,7 +101,7 @@ class EpochPlan:
             raise DatasetError(
                 f"{counted(self.samples, 'sample')} {'is' if self.samples == 1 else 'are'} too few for "
                 f"{counted(self.ranks, 'rank')} at batch size {self.batch_size}",
-                f"feedrate generate with --files {files} adds the missing files"
+                f"feedrate generate --files {files} adds what is missing where feedrate made the files"
                 + (f", or use at most {counted(fits, 'rank')}" if fits else ""),
             )
 

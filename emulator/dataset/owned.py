@@ -17,13 +17,13 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.config.reader import build, to_plain
 from emulator.dataset.journal import JOURNALS, journalled, read_writers
 from emulator.dataset.manifest import MANIFEST, TABLE, Dataset, checksum_of, open_dataset, tables
 from emulator.dataset.names import HIDDEN
 from emulator.dataset.plan import DatasetPlan
+from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
 from emulator.errors import DatasetError, SpecError
 from emulator.files import Owner, written_by
 from emulator.storage.base import Entry, Store
@@ -197,7 +197,7 @@ def removable(holding: Holding) -> Removable:
     if not holding.plans:
         return Removable([], 0)
     plan = max(holding.plans, key=lambda plan: plan.files)
-    recorded = _recorded_bytes(holding, plan.files)
+    sizes = recorded(holding, plan.files)["bytes"]
     there, samples, present = np.zeros(plan.files, np.int64), [], set()
     for entry in store.entries():
         index = plan.index_of(entry.name)
@@ -205,7 +205,7 @@ def removable(holding: Holding) -> Removable:
             samples.append(entry.name)
             present.add(index)
             there[index] += entry.size
-    doubtful = [plan.names[index] for index in sorted(present) if there[index] != recorded[index]]
+    doubtful = [plan.names[index] for index in sorted(present) if there[index] != sizes[index]]
     if doubtful:
         raise DatasetError(
             f"{store}: {len(doubtful)} files are not as large as feedrate recorded, and may be somebody "
@@ -215,17 +215,25 @@ def removable(holding: Holding) -> Removable:
     return Removable(samples, int(there.sum()))
 
 
-def _recorded_bytes(holding: Holding, files: int) -> NDArray[np.int64]:
-    """Return the bytes of each of `files` samples by manifest and journals; 0 for one that has no record."""
-    recorded = np.zeros(files, np.int64)
+def recorded(holding: Holding, files: int) -> Table:
+    """Return a row for each of `files` samples, from the manifest and the journals, without its shape.
+
+    A sample that neither lists has 0 bytes. Raises StorageError.
+    """
+    rows = np.zeros(files, ROW)
     if holding.dataset is not None:
-        sizes = holding.dataset.manifest.sizes
-        recorded[: len(sizes)] = sizes[:]
+        known = holding.dataset.rows
+        last = min(files, len(known))
+        for begin in range(0, last, ROWS_AT_ONCE):
+            stop = min(begin + ROWS_AT_ONCE, last)
+            for name in ("bytes", "crc"):
+                rows[name][begin:stop] = known[name][begin:stop]
     if holding.begun is not None:
         for records in journalled(holding.store):
             planned = records[records["index"] < files]
-            recorded[planned["index"]] = planned["bytes"]
-    return recorded
+            for name in ("bytes", "crc"):
+                rows[name][planned["index"]] = planned[name]
+    return rows
 
 
 def remove(holding: Holding, found: Removable) -> None:

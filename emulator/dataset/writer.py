@@ -34,6 +34,7 @@ from emulator.dataset.owned import (
     Holding,
     Removable,
     look,
+    recorded,
     removable,
     remove,
     require_free,
@@ -43,7 +44,6 @@ from emulator.dataset.payload import measure_payload
 from emulator.dataset.plan import DatasetPlan, outlook
 from emulator.dataset.progress import READERS, Done, by_threads
 from emulator.dataset.sizes import Index
-from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
 from emulator.dataset.verify import evenly_spread, looks_right
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import Owner
@@ -158,26 +158,6 @@ class DatasetWriter:
         self.store.put(PLAN, Begun(plan=self.plan, identity=self.plan.identity).text())
         self.store.arrange(self.plan.folders)
 
-    def _recorded(self) -> Table:
-        """Return a row for each file of the plan, from the manifest and the journals, without its shape.
-
-        A file that neither lists has 0 bytes. Raises StorageError.
-        """
-        rows = np.zeros(self.plan.files, ROW)
-        holding = look(self.store)
-        if holding.dataset is not None and holding.dataset.manifest.identity == self.plan.identity:
-            known = holding.dataset.rows
-            for begin in range(0, min(len(rows), len(known)), ROWS_AT_ONCE):
-                stop = min(begin + ROWS_AT_ONCE, len(rows), len(known))
-                for name in ("bytes", "crc"):
-                    rows[name][begin:stop] = known[name][begin:stop]
-        if holding.begun is not None and holding.begun.identity == self.plan.identity:
-            for records in journalled(self.store):
-                records = records[records["index"] < len(rows)]
-                for name in ("bytes", "crc"):
-                    rows[name][records["index"]] = records[name]
-        return rows
-
     def unfinished(self, indices: Index) -> Index:
         """Return those `indices` whose files are missing, were not recorded, or have another size or head.
 
@@ -185,14 +165,15 @@ class DatasetWriter:
         """
         if self.force:
             return indices
-        form, names, sizes = self.plan.form, self.plan.names, self._recorded()["bytes"]
+        form, names = self.plan.form, self.plan.names
+        sizes = recorded(look(self.store), self.plan.files)["bytes"]
 
         def intact(index: int) -> bool:
             return not looks_right(self.store, form, form.parts(names[index]), int(sizes[index]))
 
         is_recorded = sizes[indices] > 0
-        recorded = indices[is_recorded]
-        are_intact = np.fromiter(by_threads(intact, recorded, READERS), np.bool_, len(recorded))
+        known = indices[is_recorded]
+        are_intact = np.fromiter(by_threads(intact, known, READERS), np.bool_, len(known))
         missing = ~is_recorded
         missing[is_recorded] = ~are_intact
         unfinished: Index = indices[missing]
@@ -265,10 +246,10 @@ class DatasetWriter:
 
         The parts get their names only when all are written and the journal knows them.
         """
-        form, recipe, total = self.plan.form, self.plan.recipe, 0
+        form, recipe = self.plan.form, self.plan.recipe
         shapes = self.plan.sizes.shapes(indices).tolist()
         with contextlib.ExitStack() as stack:
-            drafts = []
+            drafts, records = [], []
             for index, shape in zip(indices.tolist(), shapes, strict=True):
                 whole = (recipe.samples_per_file, *shape)
                 sources = sources_of(recipe.payload, self.plan.seed, index, whole, seeds)
@@ -280,13 +261,13 @@ class DatasetWriter:
                     write_file(draft, pieces, sources, buffer)
                     for draft, pieces in zip(parts, form.files(whole, sources), strict=True)
                 ]
-                size = sum(length for _, length in written)
-                journal.add(index, size, crc32_join(written))
-                total += size
+                records.append((index, sum(length for _, length in written), crc32_join(written)))
                 drafts += parts
+            for record in records:
+                journal.add(*record)
             for draft in drafts:
                 draft.publish()
-        return total
+        return sum(size for _, size, _ in records)
 
     def _failure(self, error: OSError) -> StorageError:
         """Return the error for a failed write, with what is missing and how to go on."""
@@ -294,18 +275,15 @@ class DatasetWriter:
             failure = storage_error(error, "cannot write a sample")
             hint = failure.hint or "see the system log"
             return StorageError(failure.what, f"{hint}; the same command resumes")
-        sizes = self._recorded()["bytes"]
+        sizes = recorded(look(self.store), self.plan.files)["bytes"]
         missing = max(outlook(self.plan).total - int(sizes.sum()), 0)
-        # Some file systems report no inodes: there, free space for all that is missing says the same.
+        full = "no space"
         if self.store.free_files() == 0 or (self.store.free() or 0) > missing:
-            return StorageError(
-                f"no inodes left in {self.store}: it takes no more files, however much space is free",
-                "remove some files and run the same command again, it resumes",
-            )
+            full = "no inodes or no quota"  # some file systems report neither
         return StorageError(
-            f"no space left in {self.store}: {np.count_nonzero(sizes)} of {self.plan.files} files are done, "
+            f"{full} left in {self.store}: {np.count_nonzero(sizes)} of {self.plan.files} files are done, "
             f"{show_bytes(missing)} are missing",
-            "free that much and run the same command again, it resumes",
+            "make room and run the same command again, it resumes",
         )
 
     def finished(self) -> Manifest | None:
@@ -323,7 +301,7 @@ class DatasetWriter:
         Raises DatasetError when files are missing, StorageError.
         """
         plan, recipe, store = self.plan, self.plan.recipe, self.store
-        rows = self._recorded()
+        rows = recorded(look(store), len(plan.names))
         if missing := int(np.count_nonzero(rows["bytes"] == 0)):
             raise DatasetError(f"{missing} files of {store} are not done", "run the same command again")
         for start in range(0, len(rows), 1 << 16):

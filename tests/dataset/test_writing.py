@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import zlib
 from pathlib import Path
@@ -11,11 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.config.recipe import load_recipe
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import ArrayBytes, Deferred, Format, Shape, Sources, write_file
+from emulator.dataset.generate import Filling, generate
 from emulator.dataset.grow import random_sources
 from emulator.dataset.journal import Journal, journalled
 from emulator.dataset.payload import measure_payload
+from emulator.dataset.plan import DatasetPlan
+from emulator.errors import StorageError
+from emulator.launch.comm import Comm
 from emulator.registry import FORMATS
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft, FolderStore
@@ -75,6 +81,24 @@ def test_what_fails_leaves_nothing_behind(tmp_path):
         target.put(memoryview(mmap.mmap(-1, BLOCK_BYTES)), 0)
         raise OSError("gone")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_counts_the_files_that_are_there(tmp_path, monkeypatch):
+    room = [3_000_000]
+    put = FileDraft.put
+
+    def until_full(draft: FileDraft, memory: memoryview, at: int) -> None:
+        room[0] -= len(memory)
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(draft, memory, at)
+
+    monkeypatch.setattr(FileDraft, "put", until_full)
+    plan = DatasetPlan(recipe=load_recipe("tiny"), seed=0, files=20)
+    with pytest.raises(StorageError) as failed:
+        generate(FolderStore(tmp_path), plan, Comm(), Filling(threads=1))
+    there = len(list(tmp_path.glob("sample_*")))
+    assert f"{there} of 20 files are done" in failed.value.what
 
 
 def test_journals_survive_torn_records(tmp_path):

@@ -36,7 +36,7 @@ def test_too_few_samples_for_a_later_count_are_refused_before_the_first(tmp_path
     generate(data, "tiny", files=16)
     done = feedrate("sweep", data, "-w", "unet3d-tiny", "--loader", "direct", "--counts", "2,6", "--out", out)
     assert done.status == 3
-    assert "feedrate generate with --files 24 adds the missing" in done.one_line()
+    assert "feedrate generate --files 24 adds" in done.one_line()
     assert "MPI_ABORT" not in done.err + done.out and not out.exists()
 
 
