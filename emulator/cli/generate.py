@@ -50,7 +50,7 @@ class Wanted:
         ),
     ] = None
     files: Annotated[int | None, typer.Option(min=1, help="Files; default: the recipe's.")] = None
-    size: Annotated[str | None, typer.Option(help="Instead of --files: at least this size, like 2TB.")] = None
+    size: Annotated[str | None, typer.Option(help="Instead of --files: about this size, like 2TB.")] = None
     seed: Annotated[int, typer.Option(min=0, help="Other seeds, other bytes.")] = 0
     form: Annotated[str | None, typer.Option("--format", help=f"{FORMATS}.")] = None
     payload: Annotated[

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -77,10 +78,10 @@ class DatasetPlan:
         """Shapes by index."""
         return sizes_of(self.recipe.size, self.seed)
 
-    @cached_property
-    def identity(self) -> str:
-        """SHA-256 over what determines the bytes."""
-        facts = {
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What determines the bytes."""
+        return {
             "version": BYTES_VERSION,
             "size": dataclasses.asdict(self.recipe.size),
             "format": self.recipe.format,
@@ -94,7 +95,11 @@ class DatasetPlan:
             "tree": self.tree and dataclasses.asdict(self.tree),
             "seeds": [dict(seed) for seed in self.seeds],
         }
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 over the facts."""
+        return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()
 
     def index_of(self, name: str) -> int | None:
         """Return the index of the sample that the file `name` belongs to; None: it belongs to none."""

@@ -135,9 +135,11 @@ class DatasetWriter:
         if there.identity != self.plan.identity:
             known = ADOPTED
             if plan := there.plan:
+                ours, theirs = self.plan.facts, plan.facts
+                different = ", ".join(key for key in theirs if theirs[key] != ours[key])
                 known = (
                     f"recipe {plan.recipe.name}, format {plan.recipe.format}, payload {plan.recipe.payload}, "
-                    f"seed {plan.seed}, subfolders {plan.subfolders}"
+                    f"seed {plan.seed}; different: {different or 'the version of feedrate'}"
                 )
             raise DatasetError(
                 f"{self.store} holds{part} another dataset ({known})",

@@ -143,6 +143,12 @@ def test_what_is_no_dataset_is_refused_and_nothing_written(tmp_path, damage):
     assert not (folder / MANIFEST).exists() and not list(folder.glob("*.npy"))
 
 
+def test_an_npz_of_x_alone_is_whole(tmp_path):
+    for number, save in enumerate((np.savez, np.savez_compressed)):
+        save(tmp_path / f"{number}.npz", x=np.arange(9.0))
+    assert len(adopt(tmp_path).names) == 2
+
+
 def test_half_of_a_pair_is_missing(tmp_path):
     for number in range(3):
         np.save(tmp_path / f"case_{number}_x.npy", np.zeros((1, 8, 8, 8), np.float32))

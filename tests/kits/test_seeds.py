@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import nibabel as nib
@@ -190,5 +191,11 @@ def test_the_command_grows_from_real_cases(tmp_path):
     other = feedrate(
         "generate", tmp_path / "data", "--payload", "ct-realistic", "--recipe", "tiny", "--files", 3
     )
-    assert "holds another dataset" in other.one_line(), "phantoms are other seeds"
+    assert "holds another dataset" in other.one_line() and "different: seeds)" in other.one_line()
     assert "complete already" in feedrate(*words).out
+    for stored in (tmp_path / "data/.feedrate/seeds").glob("*/0000_x.npy"):
+        stored.write_bytes(stored.read_bytes()[:999])
+    (tmp_path / "data/sample_0000001.npz").unlink()
+    assert "repeat the generate" in feedrate("verify", tmp_path / "data", "--repair").one_line()
+    shutil.rmtree(tmp_path / "data/.feedrate/seeds")
+    assert feedrate(*words).status == 0 and feedrate("verify", tmp_path / "data").status == 0

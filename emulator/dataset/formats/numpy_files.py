@@ -108,8 +108,8 @@ _LOCAL_CRC = 14
 """Offset of the checksum in it."""
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
-_DIRECTORY = 2 * (_CENTRAL.size + 5) + _END.size
-"""Bytes behind the last member of a file written here."""
+_DIRECTORY = _CENTRAL.size + 5 + _END.size
+"""Bytes behind the last member of a file that has only one, x.npy."""
 _DATE = (1 << 5) | 1  # 1 January 1980: the same bytes whenever they are written
 _STORED, _DEFLATED = 0, 8
 _ALIGNMENT = 64
@@ -136,7 +136,7 @@ class Npz(Format):
         voxels = samples * voxels
         x = 192 + 4 * voxels
         second = x + (-(x + 35 + 4) % _ALIGNMENT) + 4 + 35
-        return second + 128 + voxels + _DIRECTORY
+        return second + 128 + voxels + _DIRECTORY + _CENTRAL.size + 5
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
         return [self._zip(shape, sources)]
@@ -186,6 +186,6 @@ class Npz(Format):
             if not size_is_in_zip64 and start + packed + _DIRECTORY > size:
                 raise bad(name, f"{size} bytes are too few for its first member")
             return
-        needed = start + npy_bytes(head[start:], name) + _LOCAL.size + _DIRECTORY
+        needed = start + npy_bytes(head[start:], name) + _DIRECTORY  # x.npy may be all that it has
         if needed > size:
-            raise bad(name, f"{size} bytes where its first header asks for more than {needed}")
+            raise bad(name, f"{size} bytes where its first header asks for at least {needed}")

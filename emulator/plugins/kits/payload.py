@@ -128,17 +128,15 @@ def _remove(place: Path) -> None:
 
 def load(cache: Path, seeds: Sequence[Mapping[str, str]]) -> list[SeedVolume]:
     """Return the volumes of `seeds`, mapped from `cache`. Raises DatasetError."""
-    wanted = [dict(seed) for seed in seeds]
+    wanted, what = [dict(seed) for seed in seeds], f"the seeds of the dataset are not in {cache}"
     try:
         for place in sorted(cache.iterdir()):
             there = _complete(place)
             if there is not None and there["seeds"] == wanted:
                 return [_mapped(place, number) for number in range(len(wanted))]
     except (OSError, ValueError) as error:
-        raise DatasetError(
-            f"the seeds in {cache} cannot be read: {error}", "run the same command again"
-        ) from None
-    raise DatasetError(f"the seeds of the dataset are not in {cache}", "run the same command again")
+        what = f"the seeds in {cache} cannot be read: {error}"
+    raise DatasetError(what, "remove that folder, and repeat the generate that made the dataset")
 
 
 def _mapped(place: Path, number: int) -> SeedVolume:
