@@ -162,6 +162,9 @@ def test_a_baseline_is_a_data_sheet(tmp_path):
     )  # fmt: skip
     (fed,) = plan(["unet3d-a100"], written(tmp_path / "fio", base)).feeds
     assert fed.limit == "storage bandwidth" and fed.knee == pytest.approx(31.0, rel=2e-3)
+    large = replace(base, baseline=base.baseline[1:])  # as of rados bench
+    (fed,) = plan(["resnet50-a100"], written(tmp_path / "large", large)).feeds
+    assert fed.limit == "storage bandwidth" and fed.limit_bytes_per_second == pytest.approx(45e9)
     small = replace(base, baseline=base.baseline[:1])
     with pytest.raises(SpecError, match="known are reads of up to 4.1 kB"):
         plan(["unet3d-a100"], written(tmp_path / "small", small))
