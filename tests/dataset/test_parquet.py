@@ -75,6 +75,11 @@ def test_clicks_are_read_by_other_programs(clicks):
     assert file.read().num_rows == 450
 
 
+def test_a_plan_is_about_as_large_as_the_file():
+    data, form = file_of("dlrm", [], 6144)
+    assert form.planned_bytes(1, 6144) == pytest.approx(len(data), rel=0.02)
+
+
 def test_values_do_not_compress():
     import zstandard
 

@@ -67,10 +67,13 @@ class Parquet(Format):
         return Parquet(recipe.columns, recipe.row_group)
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
-        each = sum(column.bytes for column in self._columns) if self._columns else 5 * voxels
+        columns = self._columns or _volume_columns(1)
+        each = sum(column.bytes for column in columns) if self._columns else 5 * voxels
         groups = -(-samples // (self._row_group or samples))
         data = samples * each
-        return data + data // 256 + groups * (len(self._columns) or 2) * 2048 + 4096
+        # Headers and a share of the footer for each chunk of a column; dictionaries have 256 values.
+        overhead = 256 * len(columns) + 1280 * len(_in_dictionaries(columns))
+        return data + data // 512 + groups * overhead + 4096
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
         return [self._row_groups(shape, sources)]
