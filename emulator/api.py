@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
@@ -28,7 +28,7 @@ from emulator.dataset.checking import verify as check
 from emulator.dataset.generate import Filled, Filling
 from emulator.dataset.generate import generate as fill
 from emulator.dataset.plan import DatasetPlan
-from emulator.errors import Inconclusive, MissingError
+from emulator.errors import MissingError
 from emulator.launch.child import feedrate
 from emulator.launch.comm import Comm
 from emulator.record.result import Knee, Point, RunResult
@@ -68,6 +68,8 @@ class Result:
     run: RunResult
     """The content of run.json, whose fields results/README.md explains."""
     log: Callable[[], Steps] = lambda: np.zeros(0, dtype=STEP)
+    required: int | None = None
+    """The accelerators that have to be fed (`require`): the answer has the verdict in `gate`."""
 
     @cached_property
     def steps(self) -> Steps:
@@ -90,7 +92,7 @@ class Result:
     @property
     def answer(self) -> Answer:
         """The answer: `sentence`, `number` with `interval`, `limit`, `advice`."""
-        return answer_of(self.run)
+        return answer_of(self.run, self.required)
 
     @property
     def table(self) -> NDArray[np.void]:
@@ -108,6 +110,10 @@ class Result:
         with suppress(MissingError):  # without Altair the answer stands alone
             drawn = "".join(map(svg, kind_of(self.run).figures(self.run)[:1]))
         return f"<p><b>{escape(title(self.run))}</b></p><p>{lines}</p>{drawn}"
+
+
+class _ThisProcess(Comm):
+    raises = True
 
 
 @dataclass(frozen=True)
@@ -153,14 +159,14 @@ def generate(
     """
     spec = load_recipe(recipe, list(settings))
     plan = DatasetPlan(recipe=spec, seed=seed, files=files or spec.files)
-    filled = fill(open_store(parse_place(os.fspath(place))), plan, Comm(), how)
+    filled = fill(open_store(parse_place(os.fspath(place))), plan, _ThisProcess(), how)
     assert filled is not None  # this process is rank 0 of its own world
     return filled
 
 
 def verify(place: Place, how: Checking | None = None) -> Checked:
     """Compare a dataset with its manifest. Raises DatasetError if there is none, StorageError."""
-    checked = check(parse_place(os.fspath(place)), Comm(), how)
+    checked = check(parse_place(os.fspath(place)), _ThisProcess(), how)
     assert checked is not None
     return checked
 
@@ -204,16 +210,16 @@ def ask(
     asked = {"accelerator": accelerator, "workload": workload, "up_to": up_to, "within": within}
     feedrate("ask", os.fspath(place), *_words({**asked, "out": out, **options}))
     measured = measured_in(Path(out))
-    answer, trained = answers(measured)
+    required = options.get("require")
+    answer, trained = answers(measured, required)
     pytorch = Result(measured.pytorch) if measured.pytorch else None
-    return Asked(answer, trained, Result(measured.storage), pytorch)
+    return Asked(answer, trained, Result(measured.storage, required=required), pytorch)
 
 
 def _measured(verb: str, place: Place, out: Place, options: Mapping[str, Any]) -> Result:
     """Run `feedrate VERB PLACE` with options, and read its result."""
-    with suppress(Inconclusive):  # a sweep that found no knee is a result, too
-        feedrate(verb, os.fspath(place), *_words({"out": out, **options}))
-    return read(out)
+    feedrate(verb, os.fspath(place), *_words({"out": out, **options}))
+    return replace(read(out), required=options.get("require"))
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from emulator import live
-from emulator.errors import FeedrateError, StorageError
+from emulator.errors import FeedrateError, Inconclusive, StorageError
 from emulator.launch.process import die_with_parent
 from emulator.units import show_seconds
 
@@ -80,7 +80,8 @@ class ChildProcess(subprocess.Popen[str]):
 def feedrate(*words: str) -> None:
     """Run the command `feedrate WORDS` in a process of its own; raise the FeedrateError that it ended with.
 
-    For callers that may have threads, which a fork would lack. What it says on stderr is passed on.
+    For callers that may have threads, which a fork would lack. What it says on stderr is passed on. A knee
+    that is not identifiable, and --require that is not met, are no errors: the result has the answer.
     """
     reason = ""
     with ChildProcess(
@@ -100,7 +101,7 @@ def feedrate(*words: str) -> None:
         except BaseException:  # Ctrl-C
             process.terminate()
             raise
-    if status:
+    if status not in (0, Inconclusive.exit_code, 10):
         kinds = {error.exit_code: error for error in FeedrateError.__subclasses__()}
         ended = f"feedrate {words[0]} ended with status {status}"
         raise kinds.get(status, FeedrateError)(reason or ended)

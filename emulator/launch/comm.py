@@ -49,6 +49,8 @@ class Comm(Whole):
     size: int = 1
     keeps_failure = True
     """True if a rank writes OUT/failure.txt; False if the command that forked the ranks does."""
+    raises = False
+    """True if this process is alone, and its caller gets errors as exceptions."""
     library: str = ""
     """The MPI library that joins the ranks; empty without MPI."""
     links: HostLinks | None = None
@@ -116,6 +118,8 @@ def agreed(comm: Comm, action: Callable[[], Value], out: Path | None = None) -> 
     (first,) = least(comm, np.array([comm.rank + failed.exit_code / _CODES if failed else math.inf]))
     if first == math.inf:
         return value  # type: ignore[return-value]
+    if failed is not None and comm.raises:
+        raise failed
     if failed is not None and comm.rank == int(first):
         if out is not None:
             claim_failure(out, str(failed))

@@ -12,7 +12,7 @@ from synthetic_results import plain_sweep, steps_of
 
 import emulator
 from emulator import api
-from emulator.errors import FeedrateError, SpecError
+from emulator.errors import DatasetError, FeedrateError, SpecError
 from emulator.record.out import read_result, write_result
 from emulator.record.steps import write_steps
 
@@ -99,3 +99,20 @@ def test_a_wrong_dataset_is_an_exception_with_its_reason(tiny, tmp_path):
         api.run(tiny, "unet3d-a100", 1, out=tmp_path / "out")
     with pytest.raises(SpecError, match="no workload|did you mean"):
         api.sweep(tiny, "unet3d-nothing", ranks=2, out=tmp_path / "out")
+
+
+def test_errors_of_this_process_are_exceptions_too(tmp_path, capsys):
+    """They printed a line and ended Python, also a notebook's."""
+    (tmp_path / "mine").write_text("not feedrate's")
+    with pytest.raises(DatasetError, match="no dataset"):
+        api.verify(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match="is not empty"):
+        api.generate(tmp_path, "tiny", files=2)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.mpi
+def test_what_was_required_is_in_the_answer(tiny, tmp_path):
+    """A gate that was not met was a FeedrateError without a reason, one that could not be told was lost."""
+    slow = {"loader": "direct", "storage": "shaped:20MB/s", "steps": 4, "require": 1}
+    assert api.run(tiny, "unet3d-tiny", 1, out=tmp_path / "out", **slow).answer.gate.status == 10
