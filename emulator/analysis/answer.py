@@ -157,12 +157,7 @@ def _number(knee: Knee, points: Sequence[Point]) -> tuple[float | None, tuple[fl
     share = _share_of_one(points)
     if share is None:
         return None, (0.0, high) if high else None
-    return share, (share, high if _may_feed_more(knee, points) else share)
-
-
-def _may_feed_more(knee: Knee, points: Sequence[Point]) -> bool:
-    """Whether the storage may feed more than all ranks got: the client was the limit, or nobody knows."""
-    return knee.starved is None or any(map(limited_by_client, points))
+    return share, (share, None if high is None else max(share, high))
 
 
 def _share_of_one(points: Sequence[Point]) -> float | None:
@@ -220,7 +215,8 @@ def _saturation(knee: Knee, points: Sequence[Point]) -> str:
 def _part_of_one(number: float, name: str, knee: Knee, points: Sequence[Point]) -> str:
     """`0.4 of an A100: 1 process read 32 MB/s ..., and 1 asks for 80 MB/s`."""
     fastest = max(usable(points) or points, key=lambda point: point.bytes_per_second)
-    at_least = "at least " if _may_feed_more(knee, points) else ""
+    # One process alone might get more, and more without the client's limit.
+    at_least = "at least " if knee.starved != 1 or any(map(limited_by_client, points)) else ""
     demand = show_rate(demand_of_one(points))
     return f"{at_least}{named(number, name)}: {_read([fastest])}, and 1 asks for {demand}"
 

@@ -65,6 +65,16 @@ def test_runs_of_one_count_decide_by_their_mean() -> None:
     assert "82.5 % of their demand, AU 82.5 %" in answer_of(made).sentence
 
 
+def test_a_share_of_one_that_two_processes_got_leaves_room_for_one() -> None:
+    """`feeds 0.6 of an accelerator`, interval 0.6 to 0.6, and --require 1 cannot be told: one was not run."""
+    bound = Bound(kind="bandwidth", evidence=())
+    made = result([point(2, 0.3, bound=bound)], knee=None)
+    assert answer_of(made).interval == (0.6, 1.0) and "feeds at least 0.6 of" in answer_of(made).sentence
+    assert require(1, made).status == UNKNOWN
+    made = result([point(1, 0.6, bound=bound)], knee=None)
+    assert answer_of(made).interval == (0.6, 0.6) and "feeds 0.6 of" in answer_of(made).sentence
+
+
 def test_a_run_that_was_cut_off_does_not_show_that_the_storage_starves_a_count() -> None:
     """The client was the limit, but a run that was killed has no limit yet: --require 4 was `not met`."""
     for ranks, fed in ((4, 0.5), (1, 0.2)):

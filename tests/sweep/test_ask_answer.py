@@ -55,7 +55,7 @@ def test_each_kind_of_knee_has_its_sentence(found, part):
     ("ranks", "rate", "part"),
     [
         (1, 0.02, "feeds 0.02 of an A100"),
-        (5, 0.85, "feeds 0.85 of an A100"),
+        (5, 0.85, "feeds at least 0.85 of an A100"),
         (2, 1.1, "feeds fewer than 2 A100s"),
         (2, 2.0, "feeds at least 2 A100s"),
     ],
