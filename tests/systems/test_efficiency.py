@@ -111,6 +111,8 @@ def test_a_sweep_of_ones_own_with_what_it_does_not_tell(tmp_path):
     most = max(point.bytes_per_second for point in plain_sweep().points)
     assert found["raw_tb"] == pytest.approx(6 * 8 * 7.68) and found["accelerators"] > 10
     assert found["read_gb_per_second_per_node"] == pytest.approx(most / 6e9)
+    beside = json.loads(feedrate(*words, "-s", "ceph-hdd", "--json").out)["systems"]
+    assert (beside["sweep"], beside["ceph-hdd"]["raw_tb"]) == (found, 576)
     (out / "system.toml").write_text("[storage]\nnodes = 3\n[hardware]\nnode_cost = 2.0\n")
     beside = efficiency([str(out)]).systems["sweep"]
     assert beside["cost"] == 6 and beside["read_gb_per_second_per_node"] == pytest.approx(most / 3e9)

@@ -116,12 +116,8 @@ def export(
     """
     checks = export_results(mlperf, out)
     if live.for_programs():
-        live.answer(
-            {
-                "folder": str(out),
-                "checks": [{key: getattr(check, key) for key in _CHECKED} for check in checks],
-            }
-        )
+        shown = [{key: getattr(check, key) for key in _CHECKED} for check in checks]
+        live.answer({"folder": str(out), "checks": shown})
     largest = [check for check in checks if check.open] or checks
     for line in largest[-1].lines:
         typer.echo(line)

@@ -90,7 +90,7 @@ def efficiency(
     drives: Annotated[int | None, typer.Option(min=1, help="Drives of a node.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of a system file; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of a result's or system's file."),
     ] = None,
     as_nodes: Annotated[
         int | None, typer.Option(min=1, help="Scale the systems to this many nodes, in proportion.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
-from emulator.plugins.systems.measured import open_system
+from emulator.plugins.systems.measured import is_result, open_system
 from emulator.plugins.systems.plan import what_it_feeds
 from emulator.plugins.systems.system import System, protection_overhead
 from emulator.record.result import RunResult
@@ -182,14 +182,16 @@ def efficiency(
 ) -> Efficiency:
     """Return the figures of systems or results, and the accelerators of `workload` that each feeds.
 
-    `settings` are `--set` options of the systems, such as what a result does not tell: storage.nodes=6.
+    `settings` are `--set` options of the results, such as storage.nodes=6, or of the systems without results.
     `nodes` scales every system to as many; `write_factor` multiplies write rates, as for another protection.
     Both leave the system to `match` as it is. Raises SpecError, StorageError.
     """
     shown, needed = {}, {}
+    results = [name for name in systems if is_result(name)]
     other = open_system(match)[0] if match else System()
     for name in systems:
-        stated, result = open_system(name, settings)
+        # A data sheet beside a result keeps its own nodes and drives.
+        stated, result = open_system(name, () if results and name not in results else settings)
         system = scaled(stated, nodes, write_factor)
         column = name if system.name in shown else system.name
         shown[column] = figures(system, _fed(system, result, workload))

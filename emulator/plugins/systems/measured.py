@@ -22,15 +22,18 @@ BESIDE = "system.toml"
 """A system file in the folder of a result, with what was not measured: nodes, drives, power, price."""
 
 
+def is_result(name: str) -> bool:
+    return Path(name).name == RESULT or (Path(name) / RESULT).is_file()
+
+
 def open_system(name: str, settings: Sequence[str] = ()) -> tuple[System, RunResult | None]:
     """Return the system of that name or file, or of a result's folder, with that result if it has a knee.
 
     `settings` are `--set` options for the system. Raises SpecError, StorageError.
     """
-    path = Path(name)
-    if path.name != RESULT and not (path / RESULT).is_file():
+    if not is_result(name):
         return load_system(name, settings), None
-    folder = path.parent if path.name == RESULT else path
+    folder = Path(name).parent if Path(name).name == RESULT else Path(name)
     result = read_result(folder)
     beside = folder / BESIDE
     if beside.is_file():
