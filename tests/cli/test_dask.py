@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import feedrate, until
+from s3_server import BUCKET, s3_server
 
 from emulator.dataset.journal import journalled
 from emulator.storage.folder import FolderStore
@@ -71,6 +72,14 @@ def test_a_scheduler_without_workers_is_one_line_after_a_while(dask, tmp_path):
     done = feedrate("generate", tmp_path / "data", "--recipe", "tiny", "--files", 4, "--dask", address)
     assert done.status == 5 and "has no worker after 30 s: start some" in done.err
     assert "waiting for a worker" in done.out
+
+
+def test_an_error_of_a_worker_is_not_taken_for_this_process(dask, tmp_path):
+    address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+    with s3_server("127.0.0.1") as endpoint:  # the workers' environment has no keys
+        words = ("generate", f"s3://{BUCKET}/data", "--recipe", "tiny", "--files", 4, "--dask", address)
+        done = feedrate(*words, **endpoint.environment())
+    assert done.status == 4 and "error: a Dask worker: " in done.err
 
 
 def test_a_lost_worker_costs_what_it_had_in_hand(dask, tmp_path):

@@ -181,11 +181,10 @@ class Npz(Format):
             raise bad(name, f"begins with {member[:40]!r} and not with x.npy or y.npy")
         if start > len(head):
             raise bad(name, "a zip member with an endless header")
-        if method == _DEFLATED:
-            size_is_in_zip64 = packed == 0xFFFFFFFF
-            if not size_is_in_zip64 and start + packed + _DIRECTORY > size:
-                raise bad(name, f"{size} bytes are too few for its first member")
-            return
-        needed = start + npy_bytes(head[start:], name) + _DIRECTORY  # x.npy may be all that it has
+        if method == _STORED:
+            packed = npy_bytes(head[start:], name)
+        elif packed == 0xFFFFFFFF:  # the size is in the extra field
+            packed = 0
+        needed = start + packed + _DIRECTORY  # x.npy may be all that it has
         if needed > size:
             raise bad(name, f"{size} bytes where its first header asks for at least {needed}")

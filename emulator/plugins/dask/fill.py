@@ -13,14 +13,12 @@ from emulator import live
 from emulator.dataset.progress import Done, DoneCount
 from emulator.dataset.sizes import Index
 from emulator.dataset.writer import DatasetWriter
-from emulator.errors import LaunchError, MissingError
+from emulator.errors import FeedrateError, LaunchError, MissingError
 from emulator.storage.base import WriteOptions
 
 _TASKS_PER_WORKER = 8
 _WORKERS_SECONDS = 30
 """Longest time to wait for the first worker of a scheduler that has none."""
-_FIRST_JOURNAL = 500_000
-"""Number of the first task's journal: far from those of ranks."""
 
 
 def fill(writer: DatasetWriter, indices: Index, address: str, options: WriteOptions, done: Done) -> None:
@@ -45,7 +43,7 @@ def fill(writer: DatasetWriter, indices: Index, address: str, options: WriteOpti
         parts = np.array_split(indices, min(tasks, len(indices)))
         futures = [
             client.submit(_make, writer, options, part, journal, pure=False)
-            for journal, part in enumerate(parts, start=_FIRST_JOURNAL)
+            for journal, part in enumerate(parts, start=500_000)  # far from the journals of ranks
         ]
         try:
             for future in as_completed(futures):
@@ -60,6 +58,8 @@ def fill(writer: DatasetWriter, indices: Index, address: str, options: WriteOpti
                 f"a task was lost with {error.allowed_failures + 1} Dask workers, one after the other",
                 "see the workers' logs; the same command goes on",
             ) from None
+        except FeedrateError as error:
+            raise type(error)(f"a Dask worker: {error.what}", error.hint) from None
         finally:
             with suppress(CancelledError, CommClosedError):
                 client.cancel(futures)
