@@ -57,6 +57,7 @@ def test_a_job_of_whole_files_runs_unchanged_and_is_described(tmp_path):
     workload, recipe = load_workload(str(out / "workload.toml")), load_recipe(str(out / "recipe.toml"))
     assert workload.loader.batch_size == 4 and workload.loader.prefetch == 4
     assert workload.sample.samples_per_file == 1
+    assert "--no-check" in workload.job.doubt, "what no replay has confirmed is flagged"
     calls = read_calls(out / "calls.parquet")
     assert calls.batches >= 40 and set(calls.bytes_of()) <= set(range(4 * 20_000, 4 * 115_000))
     # On a busy machine the loader falls behind, and then the step time is a bound.

@@ -153,7 +153,7 @@ def _reasons(written: Written, described: Described, replayed: Replay) -> list[s
         reasons.append(f"the step time is a bound: {step_words(step)}")
     if step is not None and step.traced:
         reasons.append("too few steps came after tracing, which slows steps down")
-    flags = [flag.name for flag in replayed.point.flags if flag.name != "short"]
+    flags = [flag.name for flag in replayed.point.flags if flag.name not in ("short", "unlike-job")]
     if flags:
         reasons.append(f"the replay has the flags {', '.join(flags)}")
     return reasons

@@ -143,7 +143,7 @@ def _trusted(workload: Workload) -> str:
     """Return whether the replay was as fast as the job, with both rates."""
     job = workload.job.replay
     if job is None:
-        return f"not checked: {workload.job.unchecked or '--no-check'}"
+        return f"not checked: {workload.job.unchecked}"
     where = "with its requests to storage" if job.from_storage else "with the data in memory"
     flag = unlike_job(workload)
     trusted = flag.sentence if flag else f"trusted: as fast as the job {where}"

@@ -49,19 +49,22 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
     batch_size = settings.batch_size
     if not batch_size:  # a batch sampler of the job's own, or items of the dataset
         batch_size = max(1, round(loader.batch_samples)) if settings.auto_collation else 1
+    length = settings.dataset_length
+    if batch_size * loader.steps > 0.75 * length * loader.epochs * loader.ranks:
+        length *= loader.ranks  # in an epoch each rank reads as many: those of its own
     made = recorded(
         watch.batches(settings),
         watch.log.files,
         batch_size=batch_size,
-        length=settings.dataset_length,
+        length=length,
         replacement=settings.replacement,
         cpu_seconds=loader.batch_cpu_seconds,
     )
-    recipe, sample = _dataset(made, settings.dataset_length, batch_size, name, data)
+    recipe, sample = _dataset(made, length, batch_size, name, data)
     # Where a sample has several files, each counts as a sample of the replay.
     batch = batch_size
-    if settings.dataset_length and settings.dataset_length < 0.75 * recipe.files:
-        batch = max(1, round(batch_size * recipe.files / settings.dataset_length))
+    if length and length < 0.75 * recipe.files:
+        batch = max(1, round(batch_size * recipe.files / length))
     sample_bytes = max(1, round(made.batch_bytes / batch))
     samples = batch_size if settings.auto_collation and settings.batch_size else loader.batch_samples
     source = f"recorded on {observation.machine['host']}, {observation.created}"
@@ -71,7 +74,9 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
         + (", a bound of the step time" if step.bound else ""),
         sample=replace(sample, bytes_read=sample_bytes),
         access=AccessSpec(calls="calls.parquet"),
-        job=JobSpec(samples=samples / batch if samples else 1.0),
+        job=JobSpec(
+            samples=samples / batch if samples else 1.0, unchecked="--no-check, or a signal ended the job"
+        ),
         loader=_loader_spec(settings, batch),
         accelerator=_accelerator(loader, step, batch, together=loader.ranks > 1),
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),

@@ -18,9 +18,20 @@ MOST_EVENTS = 400_000
 """Most events that are kept; tracing ends with them."""
 
 _CODE = (".py", ".pyc", ".so", ".pyd", ".a", ".o", ".egg-link", ".ipynb", "/pyvenv.cfg")
-_PACKAGES = ("/site-packages/", "/dist-packages/", "/lib/python", ".dist-info/", ".egg-info/")
+_PACKAGES = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python",
+    ".dist-info/",
+    ".egg-info/",
+    "/ompi.",
+    "/prte.",
+)
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
-_SHARED = ("/dev/shm/torch_", "/dev/shm/sem.", "/dev/shm/pym-")
+_SHARED = tuple(
+    "/dev/shm/" + name
+    for name in ("torch_", "sem.", "pym-", "sm_segment.", "vader_segment.", "nccl-", "ucx_shm_", "mpich_")
+)
 _OF_SYSTEM = ("/usr/share/zoneinfo/", "/run/systemd/", "/run/dbus/", "/run/user/", "/run/lock/")
 
 

@@ -245,13 +245,20 @@ class Watch:
         groups: dict[Settings, list[Key]] = defaultdict(list)
         # The last request of each loader with these settings that a process uses at the same time.
         latest: dict[tuple[int, Settings], list[int]] = defaultdict(list)
+        lengths: dict[tuple[int, Settings], int] = {}
         used = [(loader.track.requests, key) for key, loader in self.loaders.items() if loader.track.rows]
         for (first, last), key in sorted(used):
             loader = self.loaders[key]
             ends = latest[key[0], loader.settings]
             beside = next((number for number, end in enumerate(ends) if end < first), len(ends))
             ends[beside : beside + 1] = [last]
-            loader.settings = replace(loader.settings, beside=beside)
+            # Ranks that have files of their own may have a few more or less.
+            length = loader.settings.dataset_length
+            alike = key[1], replace(loader.settings, dataset_length=0)
+            first_length = lengths.setdefault(alike, length)
+            if abs(length - first_length) <= 1 + first_length // 20:
+                length = first_length
+            loader.settings = replace(loader.settings, dataset_length=length, beside=beside)
             groups[loader.settings].append(key)
         return [self._loader(settings, keys) for settings, keys in groups.items()]
 
