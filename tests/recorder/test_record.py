@@ -18,8 +18,9 @@ from emulator.calls import MAP, READ, read_calls
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
 from emulator.launch.scratch import remove_dead
-from emulator.plugins.recorder import strace
+from emulator.plugins.recorder import session, strace
 from emulator.plugins.recorder.steps import SEEN
+from emulator.plugins.recorder.watch import Watch
 from emulator.record.rows import read_rows
 
 JOBS = Path(__file__).with_name("jobs.py")
@@ -337,6 +338,17 @@ def test_the_first_interrupt_is_the_jobs_and_the_second_ends(tmp_path):
     assert running.returncode == -signal.SIGKILL and "Traceback" not in said
     assert "the job ended with signal 9: it was recorded until then" in said, said
     assert (tmp_path / "job" / "record.json").exists()
+
+
+def test_a_signal_that_comes_before_the_job_is_known_reaches_it(monkeypatch):
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            os.kill(os.getpid(), signal.SIGTERM)  # its handler runs before anyone knows the job
+
+    monkeypatch.setattr(session.subprocess, "Popen", Interrupted)
+    status = session.run_job(["sleep", "20"], Watch(), steps=None, warmup=1, traced_steps=10)
+    assert status == -signal.SIGTERM
 
 
 @pytest.mark.long

@@ -164,12 +164,8 @@ def recorded(
 
 
 def _delivered(ranks: Sequence[Sequence[Sequence[TracedBatch]]]) -> tuple[Batches, int]:
-    """Return the batches to keep, rank by rank, in the order in which workers take turns to deliver them.
-
-    And the number of those before them.
-    """
-    batches: list[tuple[int, TracedBatch]] = []
-    skipped = 0
+    """Return the batches to keep, rank by rank, in the order of their delivery, and how many are left out."""
+    batches, skipped = list[tuple[int, TracedBatch]](), 0
     for rank, workers in enumerate(ranks):
         turns = min(map(len, workers), default=0)
         first = 1 if turns >= 5 else 0  # the first batches also fill shuffle buffers
@@ -413,9 +409,8 @@ def rows_of(
     # Batch by batch, each in the order of its calls' starts. Its end comes last.
     calls.sort(key=lambda item: (item[0].batch, item[1] is None, item[0].event.start))
     threads = _threads([call for call, _ in calls])
-    gaps = _gaps(
-        [call for call, _ in calls], batches, cpu_seconds, several=max(threads.values(), default=0) > 0
-    )
+    several = any(len(of_batch) > 1 for of_batch in threads.values())
+    gaps = _gaps([call for call, _ in calls], batches, cpu_seconds, several)
     visits: dict[int, int] = {}
     names: dict[int, int] = {}
     rows = []
@@ -425,26 +420,22 @@ def rows_of(
             continue
         number = visits.setdefault(id(visit), len(visits))
         name = names.setdefault(event.file, len(names))
-        thread, where = threads.get((of_batch, event.thread), 0), FIXED if fixed else visit.place
+        thread, where = threads[of_batch].get(event.thread, 0), FIXED if fixed else visit.place
         size = files[event.file].bytes
         rows.append((of_batch, number, name, size, thread, event.op, where, event.offset, event.bytes, gap))
     return np.array(rows, CALL)
 
 
-def _threads(calls: Sequence[_Call]) -> dict[tuple[int, int], int]:
-    """Return numbers for the threads of each batch that read; those of a worker that seldom do have none."""
+def _threads(calls: Sequence[_Call]) -> dict[int, dict[int, int]]:
+    """Return numbers for the threads of each batch; those of a worker that seldom read have none."""
     reads: dict[int, Counter[int]] = defaultdict(Counter)
-    calls = [call for call in calls if call.event.op == READ]
     for call in calls:
-        reads[call.worker][call.event.thread] += 1
+        reads[call.worker][call.event.thread] += call.event.op == READ
     most = {worker: max(of_worker.values()) for worker, of_worker in reads.items()}
-    numbers: dict[tuple[int, int], int] = {}
-    used: Counter[int] = Counter()  # numbers of a batch
+    numbers: dict[int, dict[int, int]] = defaultdict(dict)
     for batch, worker, event, _ in calls:
-        often = 4 * reads[worker][event.thread] > most[worker]
-        if often and (batch, event.thread) not in numbers:
-            numbers[batch, event.thread] = used[batch]
-            used[batch] += 1
+        if 4 * reads[worker][event.thread] > most[worker]:
+            numbers[batch].setdefault(event.thread, len(numbers[batch]))
     return numbers
 
 

@@ -19,10 +19,12 @@ from emulator.config.workload import (
 from emulator.dataset.like import recipe_like, recipe_of_sizes
 from emulator.errors import SpecError
 from emulator.plugins.recorder.batches import Recorded, recorded
-from emulator.plugins.recorder.observation import Loader, Observation, Settings
+from emulator.plugins.recorder.observation import Loader, Observation
 from emulator.plugins.recorder.steps import FEW, StepTime
 from emulator.plugins.recorder.watch import Watch
 from emulator.units import show_bytes, show_seconds
+
+_UNCHECKED = "--no-check, or a signal ended the job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +76,14 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
         + (", a bound of the step time" if step.bound else ""),
         sample=replace(sample, bytes_read=sample_bytes),
         access=AccessSpec(calls="calls.parquet"),
-        job=JobSpec(
-            samples=samples / batch if samples else 1.0, unchecked="--no-check, or a signal ended the job"
+        job=JobSpec(samples=samples / batch if samples else 1.0, unchecked=_UNCHECKED),
+        loader=LoaderSpec(
+            batch_size=batch,
+            workers=max(1, settings.workers),
+            prefetch=settings.workers * (settings.prefetch_factor or 2),
+            crop=(),
+            refill="persistent" if settings.persistent_workers else "epoch",
         ),
-        loader=_loader_spec(settings, batch),
         accelerator=_accelerator(loader, step, batch, together=loader.ranks > 1),
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),
         sources={
@@ -139,17 +145,6 @@ def _divided(size: SizeSpec, samples: int) -> SizeSpec:
         bytes_mean=part(size.bytes_mean),
         quantiles=tuple(map(part, size.quantiles)),
         listed=tuple(map(part, size.listed)),
-    )
-
-
-def _loader_spec(settings: Settings, batch: int) -> LoaderSpec:
-    workers = max(1, settings.workers)
-    return LoaderSpec(
-        batch_size=batch,
-        workers=workers,
-        prefetch=workers * (settings.prefetch_factor or 2) if settings.workers else 0,
-        crop=(),
-        refill="persistent" if settings.persistent_workers else "epoch",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,31 +18,18 @@ BATCH_BEGINS, BATCH_ENDS = -1, -2
 MOST_EVENTS = 400_000
 """Most events that are kept; tracing ends with them."""
 
-_CODE = (".py", ".pyc", ".so", ".pyd", ".a", ".o", ".egg-link", ".ipynb", "/pyvenv.cfg")
-_PACKAGES = (
-    "/site-packages/",
-    "/dist-packages/",
-    "/lib/python",
-    ".dist-info/",
-    ".egg-info/",
-    "/ompi.",
-    "/prte.",
+_NO_DATA = re.compile(
+    r"^/(proc|sys|etc|lib|lib64|usr/lib|usr/lib64|usr/share/zoneinfo|run/(systemd|dbus|user|lock))/"
+    r"|^/dev/(?!shm/)|^/dev/shm/(torch_|sem\.|pym-|sm_segment\.|vader_segment\.|nccl-|ucx_shm_|mpich_)"
+    r"|/(site|dist)-packages/|/lib/python|\.(dist|egg)-info/|/(ompi|prte)\.|\.so\."
+    r"|(\.(pyc?|so|pyd|a|o|egg-link|ipynb)|/pyvenv\.cfg)$"
 )
-_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
-_SHARED = tuple(
-    "/dev/shm/" + name
-    for name in ("torch_", "sem.", "pym-", "sm_segment.", "vader_segment.", "nccl-", "ucx_shm_", "mpich_")
-)
-_OF_SYSTEM = ("/usr/share/zoneinfo/", "/run/systemd/", "/run/dbus/", "/run/user/", "/run/lock/")
+"""Code, libraries, system files, and what PyTorch, MPI and NCCL share among processes."""
 
 
 def is_data(path: str) -> bool:
-    """Return True if a file may have data, because it is not code, a library or a system file."""
-    if path.endswith(_CODE) or ".so." in path or any(part in path for part in _PACKAGES):
-        return False
-    if path.startswith("/dev/shm/"):
-        return not path.startswith(_SHARED)
-    return not path.startswith((*_SYSTEM, *_OF_SYSTEM))
+    """Return True if a file may have data."""
+    return _NO_DATA.search(path) is None
 
 
 class Event(NamedTuple):

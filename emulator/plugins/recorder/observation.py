@@ -71,11 +71,11 @@ class Loader:
     """Median CPU seconds of the training process per step, untraced if enough steps were; 0: not known."""
     batch_cpu_seconds: float = 0.0
     """Mean CPU seconds of the workers and their children per batch, or without workers of the process while
-    it makes one; untraced if batches came after tracing."""
+    it makes one; untraced if enough came after tracing."""
     batch_call_bytes: float | None = None
     """Mean bytes that read(2) and the like returned per batch, untraced; None: not known."""
     batch_storage_bytes: float | None = None
-    """Mean bytes from storage per batch, untraced if batches came after tracing; None: not known."""
+    """Mean bytes from storage per batch, untraced if enough came after tracing; None: not known."""
     first_storage_bytes: float | None = None
     """The same of the batches whose reads were traced."""
     reads: Reads

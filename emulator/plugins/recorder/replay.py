@@ -125,17 +125,14 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
 
     It is not taken from batch to batch, because a host that runs ahead takes the first ones at once.
     """
-    seconds = waited = 0.0
-    steps = 0
-    for rank in np.unique(rows["rank"]):
-        of_rank = rows[rows["rank"] == rank]
-        of_rank = of_rank[np.lexsort((of_rank["step"], of_rank["epoch"]))]
-        of_rank = of_rank[settled(of_rank["epoch"], of_rank["step"], ahead)]
-        ends = of_rank["begin"] + durations(of_rank) - of_rank["barrier"]
-        following = np.flatnonzero(np.diff(of_rank["epoch"]) == 0) + 1
-        seconds += float((ends[following] - ends[following - 1]).sum())
-        waited += float(of_rank["wait"][following].sum())
-        steps += len(following)
-    if not steps or not seconds:
+    epoch = rows["rank"].astype(np.int64) << 32 | rows["epoch"]
+    order = np.lexsort((rows["step"], epoch))
+    order = order[settled(epoch[order], rows["step"][order], ahead)]
+    rows, epoch = rows[order], epoch[order]
+    ends = rows["begin"] + durations(rows) - rows["barrier"]
+    following = np.flatnonzero(np.diff(epoch) == 0) + 1
+    seconds = float((ends[following] - ends[following - 1]).sum())
+    if not seconds:
         return None
-    return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds))
+    waited = float(rows["wait"][following].sum())
+    return Pace(seconds=seconds / len(following), waited=min(1.0, waited / seconds))

@@ -228,7 +228,8 @@ def run_job(
 
 def _run(job: Sequence[str], env: dict[str, str], listener: Listener, on_full: Callable[[], None]) -> int:
     child: list[int] = []
-    with signals_to(_forwarding(child), [signal.Signals[name] for name in FOR_PROGRAMS]):
+    early: list[int] = []
+    with signals_to(_forwarding(child, early), [signal.Signals[name] for name in FOR_PROGRAMS]):
         try:
             started = subprocess.Popen(
                 job, env=env, preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM)
@@ -236,6 +237,8 @@ def _run(job: Sequence[str], env: dict[str, str], listener: Listener, on_full: C
         except OSError as error:
             raise LaunchError(f"cannot run {job[0]}: {error.strerror}", "give the job after --") from None
         child.append(started.pid)
+        for number in early:
+            started.send_signal(number)
         told = False
         while True:
             with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):  # raised before handlers were set
@@ -246,8 +249,8 @@ def _run(job: Sequence[str], env: dict[str, str], listener: Listener, on_full: C
                 on_full()
 
 
-def _forwarding(child: list[int]) -> Callable[[int, FrameType | None], None]:
-    """Return a handler that passes signals on to the process in `child`, once there is one.
+def _forwarding(child: list[int], early: list[int]) -> Callable[[int, FrameType | None], None]:
+    """Return a handler that passes signals on to the process in `child`; to `early` while there is none.
 
     A second SIGINT kills it and its descendants.
     """
@@ -265,6 +268,8 @@ def _forwarding(child: list[int]) -> Callable[[int, FrameType | None], None]:
                 return
         if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
             return  # the terminal has sent it to the job, too
+        if not child:
+            early.append(number)
         for process in child:
             with suppress(ProcessLookupError):
                 os.kill(process, number)

@@ -104,8 +104,6 @@ class Track:
     """Delivered batches, by epoch."""
     computed: dict[tuple[int, int], int] = field(default_factory=dict)
     """Nanoseconds between CUDA events before and after a step's launches, by (epoch, step)."""
-    when_traced: int = 0
-    """Requested batches when the tracing of calls ended."""
 
     def add(
         self, epoch: int, step: int, samples: int, ready: int, asked: int, got: int, sent: int, used: int
@@ -120,12 +118,6 @@ class Track:
         """Add the time that the GPU took for a step."""
         if len(self.computed) < MOST_STEPS:
             self.computed[epoch, step] = nanoseconds
-
-    @property
-    def requests(self) -> tuple[int, int]:
-        """Times of the first and the last request, in nanoseconds of the monotonic clock."""
-        asked = [row[4] for row in self.rows]
-        return min(asked), max(asked)
 
     @property
     def batches(self) -> tuple[int, int]:
@@ -190,7 +182,7 @@ def step_cpu(table: Table) -> float:
     return float(np.median(known)) if len(known) else 0.0
 
 
-def settled(epoch: NDArray[np.int32], step: NDArray[np.int32], ahead: int) -> NDArray[np.bool_]:
+def settled(epoch: NDArray[np.integer[Any]], step: NDArray[np.int32], ahead: int) -> NDArray[np.bool_]:
     """Return True for steps after the prefetched ones of an epoch, or in the second half of a short one."""
     _, which, counts = np.unique(epoch, return_inverse=True, return_counts=True)
     after: NDArray[np.bool_] = step >= np.clip(counts // 2, 1, max(1, ahead))[which]

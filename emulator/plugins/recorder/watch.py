@@ -142,13 +142,10 @@ class Watch:
             self._alive.add(process)
 
     def _settings(self, event: Mapping[str, Any], key: Key, loader: _DataLoader) -> None:
-        if "f" in event:
-            loader.settings = build(Settings, event["f"])
-            loader.track.rank = _number(event, "rank")
-            loader.workers.append(())
-        workers = tuple(map(int, event["w"]))
-        loader.workers[-1] += workers
-        for worker in workers:
+        loader.settings = build(Settings, event["f"])
+        loader.track.rank = _number(event, "rank")
+        loader.workers.append(tuple(map(int, event["w"])))
+        for worker in loader.workers[-1]:
             self._watch_counters(worker)
 
     def _add_maps(self, process: int) -> None:
@@ -183,8 +180,6 @@ class Watch:
                 own = self._storage_bytes() - own_at_first
                 self.request_bytes, self.in_flight = now.since(first).requests_of(own)
         self.traced_until = time.monotonic_ns()
-        for loader in self.loaders.values():
-            _, loader.track.when_traced = loader.track.batches
 
     @property
     def steps(self) -> int:
@@ -246,18 +241,16 @@ class Watch:
         # The last request of each loader with these settings that a process uses at the same time.
         latest: dict[tuple[int, Settings], list[int]] = defaultdict(list)
         lengths: dict[tuple[int, Settings], int] = {}
-        used = [(loader.track.requests, key) for key, loader in self.loaders.items() if loader.track.rows]
-        for (first, last), key in sorted(used):
+        used = [(loader.track.rows[0][4], key) for key, loader in self.loaders.items() if loader.track.rows]
+        for first, key in sorted(used):
             loader = self.loaders[key]
             ends = latest[key[0], loader.settings]
             beside = next((number for number, end in enumerate(ends) if end < first), len(ends))
-            ends[beside : beside + 1] = [last]
+            ends[beside : beside + 1] = [loader.track.rows[-1][4]]
             # Ranks that have files of their own may have a few more or less.
             length = loader.settings.dataset_length
-            alike = key[1], replace(loader.settings, dataset_length=0)
-            first_length = lengths.setdefault(alike, length)
-            if abs(length - first_length) <= 1 + first_length // 20:
-                length = first_length
+            others = lengths.setdefault((key[1], replace(loader.settings, dataset_length=0)), length)
+            length = others if abs(length - others) <= 1 + others // 20 else length
             loader.settings = replace(loader.settings, dataset_length=length, beside=beside)
             groups[loader.settings].append(key)
         return [self._loader(settings, keys) for settings, keys in groups.items()]
@@ -270,7 +263,6 @@ class Watch:
         tables = [joined([track.table(self.traced_until) for track in tracks]) for tracks in ranks.values()]
         tracks = [self.loaders[key].track for key in keys]
         steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
-        traced_batches = sum(track.when_traced for track in tracks)
         traced = self._batches_of_all(settings)
         accelerators = [self.accelerators[process] for process in ranks if process in self.accelerators]
         loader = Loader(
@@ -283,7 +275,7 @@ class Watch:
             read_steps=len(traced),
             step_cpu_seconds=float(np.mean([step_cpu(table) for table in tables])),
             reads=self.log.summary([event for batch in traced for event in batch.events]),
-            **self._costs(keys, batches, traced_batches),
+            **self._costs(keys, batches, len(traced)),
         )
         return loader, tables
 
@@ -291,7 +283,7 @@ class Watch:
         """Return the fields of a Loader that tell what a batch costs, from the counters of its readers."""
         used, used_traced = self._counters(keys, self._used), self._counters(keys, self._used_traced)
         untraced = batches - traced_batches
-        if untraced > 0:  # exclude the cost of tracing
+        if untraced >= FEW:  # exclude the cost of tracing
             used, batches = _since(used_traced, used), untraced
         return {
             "first_storage_bytes": _per_batch(used_traced, "storage", traced_batches),

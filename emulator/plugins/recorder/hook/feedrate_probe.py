@@ -300,10 +300,7 @@ def _begin_epoch(iterator: Any, loader: Any) -> None:
 
 
 def _waiting(iterator: Any) -> tuple[int, int]:
-    """Return 1 if a batch of any worker waits to be taken, and how many were taken before their turn.
-
-    0, 0 if that is unknown.
-    """
+    """Return 1 if a batch of any worker waits to be taken, and how many were taken early; 0, 0: unknown."""
     with contextlib.suppress(Exception):  # private names of PyTorch
         tasks = iterator._task_info
         early = sum(len(task) == 2 for task in tasks.values())
@@ -370,11 +367,8 @@ def _describe(events: _Events, iterator: Any, number: int) -> None:
         "auto_collation": bool(iterator._auto_collation),
         "pinned": bool(getattr(iterator, "_pin_memory", False)),
     }
-    pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-    more = {"rank": _rank(), "f": facts}
-    for start in range(0, max(1, len(pids)), 256):
-        events.facts(k="l", p=os.getpid(), l=number, w=pids[start : start + 256], **more)
-        more = {}
+    pids = [worker.pid for worker in getattr(iterator, "_workers", ())][:384]  # as many as a line holds
+    events.facts(k="l", p=os.getpid(), l=number, w=pids, rank=_rank(), f=facts)
 
 
 def _describe_device(events: _Events) -> None:
