@@ -7,7 +7,7 @@ import pytest
 
 from emulator.calls import ANY, END, FIXED, MAP, MOVED, NEXT, OPEN, READ
 from emulator.errors import SpecError
-from emulator.plugins.recorder.batches import TracedBatch, batches_in, estimated_files, recorded
+from emulator.plugins.recorder.batches import TracedBatch, batches_in, estimated_files, recorded, shared_files
 from emulator.plugins.recorder.log import BATCH_BEGINS, BATCH_ENDS, CallLog, Event, File
 
 SIZE = 100_000
@@ -165,3 +165,9 @@ def test_samples_drawn_with_replacement_and_epochs_that_are_cut_leave_files_unse
     epochs = [whole(int(number)) for number in [*draw.permutation(60), *draw.permutation(60)[:5]]]
     found = record(epochs, files(60), batch_size=1, length=60)
     assert found.files == 60, "the first batch is left out, whose file the second epoch did not reach"
+
+
+def test_ranks_share_files_or_have_their_own():
+    ((first,),), ((own,),) = batches([whole(0), whole(1)]), batches([whole(2), whole(3)])
+    ((both,),) = batches([whole(1), whole(2)])
+    assert not shared_files([[first], [own]]) and shared_files([[first], [both]])

@@ -163,6 +163,12 @@ def recorded(
     )
 
 
+def shared_files(ranks: Sequence[Sequence[Sequence[TracedBatch]]]) -> bool:
+    """Return True if a rank read a file that another one read."""
+    files = [{event.file for batch in chain(*workers) for event in batch.events} for workers in ranks]
+    return len(set[int]().union(*files)) < sum(map(len, files))
+
+
 def _delivered(ranks: Sequence[Sequence[Sequence[TracedBatch]]]) -> tuple[Batches, int]:
     """Return the batches to keep, rank by rank, in the order of their delivery, and how many are left out."""
     batches, skipped = list[tuple[int, TracedBatch]](), 0

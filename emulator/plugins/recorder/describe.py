@@ -18,7 +18,7 @@ from emulator.config.workload import (
 )
 from emulator.dataset.like import recipe_like, recipe_of_sizes
 from emulator.errors import SpecError
-from emulator.plugins.recorder.batches import Recorded, recorded
+from emulator.plugins.recorder.batches import Recorded, recorded, shared_files
 from emulator.plugins.recorder.observation import Loader, Observation
 from emulator.plugins.recorder.steps import FEW, StepTime
 from emulator.plugins.recorder.watch import Watch
@@ -51,11 +51,12 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
     batch_size = settings.batch_size
     if not batch_size:  # a batch sampler of the job's own, or items of the dataset
         batch_size = max(1, round(loader.batch_samples)) if settings.auto_collation else 1
-    length = settings.dataset_length
-    if batch_size * loader.steps > 0.75 * length * loader.epochs * loader.ranks:
-        length *= loader.ranks  # in an epoch each rank reads as many: those of its own
+    length, ranks = settings.dataset_length, watch.batches(settings)
+    whole = batch_size * loader.steps > 0.75 * length * loader.epochs * loader.ranks
+    if whole and not shared_files(ranks):
+        length *= loader.ranks  # each rank has as many samples of its own
     made = recorded(
-        watch.batches(settings),
+        ranks,
         watch.log.files,
         batch_size=batch_size,
         length=length,
