@@ -56,8 +56,8 @@ class DatasetPlan:
     """name and sha256 of the seed volumes that samples are grown from; none for synthetic payloads."""
 
     def __post_init__(self) -> None:
-        if self.files < 1 or self.seed < 0 or self.subfolders < 0:
-            raise SpecError("files must be at least 1, seed and subfolders at least 0")
+        if self.files < 1 or not all(0 <= number < 2**63 for number in (self.seed, self.subfolders)):
+            raise SpecError("files must be at least 1, seed and subfolders 0 to 2**63 - 1")
         if self.files > MAX_FILES:
             raise SpecError(f"{self.files} files are more than {MAX_FILES}", "take larger samples")
         if self.folder not in ("", TRAINING):

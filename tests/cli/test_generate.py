@@ -159,6 +159,7 @@ def test_a_plan_of_a_million_files_needs_no_memory_for_each(tmp_path):
         (("--seeds", "nowhere"), 3, "there is no folder nowhere with seeds"),
         (("--seeds", ".", "--payload", "incompressible"), 2, "--seeds is for the payload ct-realistic"),
         (("--recipe", "kits19", "--size", "90TB"), 4, "are needed"),
+        (("--files", "1", "--seed", str(2**63)), 2, "seed and subfolders 0 to 2**63 - 1"),
         (("--recipe", "kits19", "--size", "900PB"), 2, "more than 100000000 files"),
         pytest.param(("--dask", "tcp://127.0.0.1:9"), 5, "no Dask scheduler answers", marks=pytest.mark.long),
     ],
