@@ -176,6 +176,7 @@ def test_the_answer_is_kept_and_drawn(tmp_path):
     done = feedrate(*words, "--out", out)
     assert done.status == 0, done.err
     assert "feeds 79 x unet3d-h100" in " ".join(done.out.split())
+    assert feedrate(*words, "-q").out == feedrate("report", out, "-q").out
     assert read_result(out).kind == "plan" and read_result(out).status == "complete"
     page = tmp_path / "plan.html"
     assert feedrate("report", out, "--html", page).status == 0

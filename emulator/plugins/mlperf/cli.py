@@ -54,14 +54,9 @@ def import_(
 
 def _show_imports(imports: Imports, folders: Mapping[str, Path]) -> None:
     if live.for_programs():
-        live.answer(
-            {
-                "results": {name: str(folder) for name, folder in folders.items()},
-                "runs": len(imports.runs),
-                "notes": {read.run.name: list(read.run.unread) for read in imports.runs if read.run.unread},
-                "skipped": dict(imports.skipped),
-            }
-        )
+        notes = {read.run.name: list(read.run.unread) for read in imports.runs if read.run.unread}
+        shown = {"results": {name: str(path) for name, path in folders.items()}, "runs": len(imports.runs)}
+        live.answer({**shown, "notes": notes, "skipped": dict(imports.skipped)})
     for name, folder in folders.items():
         typer.echo(f"{folder}: {name}")
     for imported in imports.runs:

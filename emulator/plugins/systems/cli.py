@@ -19,6 +19,7 @@ from emulator.plugins.systems.report import plan_result
 from emulator.record.out import ResultFolder
 from emulator.report.document import document_of
 from emulator.report.terminal import print_blocks
+from emulator.report.view import answer_of
 
 
 def plan(
@@ -70,7 +71,10 @@ def plan(
             made = folder.complete()
     if live.for_programs():
         live.answer(to_plain(answers))
-    print_blocks(document_of(made).blocks)
+    elif live.quiet():
+        typer.echo(answer_of(made).line)
+    if not live.quiet():  # beside JSON this goes to stderr
+        print_blocks(document_of(made).blocks)
 
 
 def efficiency(
