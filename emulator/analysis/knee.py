@@ -15,6 +15,7 @@ import numpy as np
 from emulator.analysis.evidence import limited_by_client, usable
 from emulator.analysis.parts import Floats
 from emulator.analysis.search import BEYOND_DOUBT, CERTAIN, Belief, CountRun, KneeSearch, believe, observe
+from emulator.config.workload import TrainingSpec
 from emulator.record.result import Knee, KneeKind, Point
 
 WIDE = 3.0
@@ -55,8 +56,9 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9) -> Knee:
     interval, also with one run per count. Only the kind `knee` has numbers. N* has none where no point is
     saturated (`saturated`), and is never above what a point measured. Points that say nothing about the
     storage are left out (`emulator.analysis.evidence`). A workload without compute has no knee.
-    Raises ValueError when `points` is empty.
+    Raises ValueError when `points` is empty, SpecError for a threshold of 1 or more.
     """
+    TrainingSpec(au_threshold=threshold)  # refuses what is no threshold
     if not points:
         raise ValueError("no point to find a knee in")
     if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
@@ -119,6 +121,8 @@ def _with_kind(
     kind: KneeKind = "not-identifiable" if denied else _kind_of_interval(belief, runs, threshold)
     if kind == "beyond":
         fed = max([*ranks, *fed_by_client])
+    elif not denied and kind == "not-identifiable":  # but the interval has a lower end
+        fed = max(fed or 0, math.ceil(belief.n_au[0]) - 1) or None
     largest_fed = max([fed or 0, *fed_by_client])
     starved_by_client = max((p.ranks for p in client_limited if p.x_ideal < threshold), default=0)
     if starved is None and kind != "knee" and starved_by_client > largest_fed:

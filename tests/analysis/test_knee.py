@@ -128,6 +128,9 @@ def test_what_the_client_lost_does_not_show_that_a_count_is_fed():
     late = Starved(seconds=8.0, storage=0.33, cores=0.67)
     knee = find_knee([point(1, 0.99), point(2, 0.98), point(4, 0.84, starved=late)])
     assert (knee.kind, knee.fed, knee.starved) == ("not-identifiable", 2, None)
+    late = Starved(seconds=12.0, storage=0.46, cores=0.54)  # what is between two counts is not certain
+    knee = find_knee([point(5, 0.937), point(6, 0.742, starved=late)])
+    assert knee.kind != "beyond" and 1 < (knee.fed or 0) < 6
 
 
 def test_a_threshold_that_nothing_reaches_is_refused():
