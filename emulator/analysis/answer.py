@@ -69,10 +69,7 @@ class Answer:
 
 
 def at_threshold(result: RunResult, share: float | None) -> RunResult:
-    """The result with the knee of another threshold (0 to 1); itself for None or the workload's own.
-
-    Raises SpecError.
-    """
+    """The result with the knee of another threshold; itself for None or its own. Raises SpecError."""
     if share is None or share == threshold_of(result):
         return result
     TrainingSpec(au_threshold=share)  # refuses what is no threshold

@@ -90,10 +90,7 @@ def knee_of(result: RunResult) -> Knee:
 
 
 def _counts_of(points: Sequence[Point], threshold: float) -> tuple[int | None, int | None]:
-    """The largest count that was fed on average, and the smallest above it that starved in all runs.
-
-    None where there is none.
-    """
+    """The largest count fed on average, and the smallest above that starved in all runs; None: none is."""
     # What was fed although the client was late, the storage feeds.
     fed = [point for point in points if point.x_ideal >= threshold]
     starved = [point for point in usable(points) if point.x_ideal < threshold]

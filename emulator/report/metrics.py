@@ -68,16 +68,15 @@ def _of_points(points: Sequence[Point], labels: Mapping[str, str]) -> Iterator[s
         counts.setdefault(point.ranks, []).append(point)
     # A name with the same labels may stand once: the runs of a count become their mean.
     for field, (name, help_text) in OF_POINTS.items():
-        samples = []
-        for ranks, runs in counts.items():
-            values = [getattr(run, field) for run in runs if getattr(run, field) is not None]
-            if values:
-                samples.append(({**labels, "ranks": str(ranks)}, sum(values) / len(values)))
-        yield from _gauge(name, help_text, samples)
-    limits = []
-    for ranks, runs in counts.items():
-        if limit := limit_name(runs[-1]):
-            limits.append(({**labels, "ranks": str(ranks), "limit": limit}, 1.0))
+        means = {
+            ranks: sum(getattr(run, field) for run in runs) / len(runs) for ranks, runs in counts.items()
+        }
+        yield from _gauge(name, help_text, [({**labels, "ranks": str(n)}, means[n]) for n in means])
+    limits = [
+        ({**labels, "ranks": str(ranks), "limit": limit}, 1.0)
+        for ranks, runs in counts.items()
+        if (limit := limit_name(runs[-1]))
+    ]
     yield from _gauge("limit", "What limits a process count.", limits)
 
 

@@ -255,5 +255,4 @@ def _first_count(result: RunResult) -> int:
     knee = result.knee
     if knee is not None and knee.kind == "knee" and knee.n_au:
         return max(1, whole_accelerators(knee.n_au))
-    threshold = float(result.workload["training"]["au_threshold"])
-    return max(1, fed_between(result.points, threshold)[0])
+    return max(1, fed_between(result.points, threshold_of(result))[0])

@@ -248,10 +248,8 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
                 f"the sweep in {job.out} is of another {name}", "resume with the options it was started with"
             )
     # Points that were stopped when the time was up are shorter, perhaps all of them.
-    steps = [
-        job.rank_plan(manifest, number, point.ranks).length for number, point in enumerate(result.points)
-    ]
-    if any(point.steps > most for point, most in zip(result.points, steps, strict=True)):
+    longest = (job.rank_plan(manifest, n, point.ranks).length for n, point in enumerate(result.points))
+    if any(point.steps > steps for point, steps in zip(result.points, longest, strict=True)):
         raise SpecError(
             f"the points in {job.out} have more steps per rank than these options give",
             "resume with the --epochs and --steps that it was started with",

@@ -110,14 +110,14 @@ def require_ranks(counts: Sequence[int], world: int) -> None:
         )
 
 
-def fed_between(points: Sequence[Point], threshold: float) -> tuple[int, int]:
+def fed_between(points: Sequence[Point], threshold: float, beyond: int = 0) -> tuple[int, int]:
     """Return the largest count that was fed, 0 for none, and the smallest above it that was not.
 
-    The second is the first + 1 if no count above it was run.
+    The second is `beyond`, or else the first + 1, if no count above it was run.
     """
     fed = max((point.ranks for point in points if point.x_ideal >= threshold), default=0)
     starved = [point.ranks for point in points if point.x_ideal < threshold and point.ranks > fed]
-    return fed, min(starved, default=fed + 1)
+    return fed, min(starved, default=beyond or fed + 1)
 
 
 class Halving(Schedule):
@@ -130,24 +130,18 @@ class Halving(Schedule):
     def next_count(self, points: Sequence[Point]) -> int | None:
         if not points:
             return self.fitting(1, points)  # it shows what a rank costs the client
-        fed, starved = self._between(points)
+        fed, starved = fed_between(points, self._threshold, self.largest + 1)
         count = self.largest if starved > self.largest else (fed + starved) // 2
         return self.fitting(count, points, fed + 1) if starved - fed > 1 else None
 
-    def _between(self, points: Sequence[Point]) -> tuple[int, int]:
-        """The largest fed count, and the smallest that starved above it; `largest` + 1 if none did."""
-        fed, starved = fed_between(points, self._threshold)
-        starved_was_run = any(point.ranks == starved for point in points)
-        return fed, starved if starved_was_run else self.largest + 1
-
     def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
-        fed, starved = self._between(points)
+        fed, starved = fed_between(points, self._threshold, self.largest + 1)
         return ((fed + starved) // 2,) * max(1, math.ceil(math.log2(max(2, starved - fed))))
 
     def outlook(self, points: Sequence[Point]) -> str:
         if not points:
             return "looking for the largest fed count"
-        fed, starved = self._between(points)
+        fed, starved = fed_between(points, self._threshold, self.largest + 1)
         fewer = f", fewer than {starved}" if starved <= self.largest else ""
         return f"{fed} or more are fed{fewer}"
 
