@@ -144,6 +144,8 @@ class Recipe:
     def __post_init__(self) -> None:
         at_least(1, self, "files", "samples_per_file")
         at_least(0, self, "row_group")
+        if self.samples_per_file * self.size.bytes_mean > 2**50:
+            raise SpecError(f"samples_per_file of {self.samples_per_file} makes files of more than 1 PiB")
         payload_ratio(self.payload)
         self._check_format()
         if self.columns and (self.format != "parquet" or self.payload in PAYLOADS):

@@ -86,9 +86,10 @@ def _recipe(sizes: NDArray[np.int64], files: int, payload: str) -> Recipe:
         others, largest = sizes[sizes < sizes[-1]], sizes[-1:]
         total = round(float(sizes.mean()) * files)
     most = int(largest[-1])
+    limit = max(2**32 - 2**20, most)  # the default, unless it must be more: the recipe refuses 4 GiB
     quantiles = _quantiles(others, largest, total - int(largest.sum()), files - len(largest))
     if quantiles[0] == most:
-        size = SizeSpec(distribution="fixed", bytes_mean=most, bytes_max=_limit(most), shape="bytes")
+        size = SizeSpec(distribution="fixed", bytes_mean=most, bytes_max=limit, shape="bytes")
     else:
         size = SizeSpec(
             distribution="quantiles",
@@ -96,16 +97,11 @@ def _recipe(sizes: NDArray[np.int64], files: int, payload: str) -> Recipe:
             listed=_spread(largest),
             listed_among=files,
             bytes_mean=min(max(round(total / files), quantiles[0]), most),
-            bytes_max=_limit(most),
+            bytes_max=limit,
             shape="bytes",
         )
     title = f"like a folder of {files} files"
     return Recipe(name="like", title=title, format="bytes", payload=payload, files=files, size=size)
-
-
-def _limit(most: int) -> int:
-    """Return `bytes_max`: the default, unless it must be more. The recipe refuses 4 GiB."""
-    return max(2**32 - 2**20, most)
 
 
 def _quantiles(

@@ -27,6 +27,7 @@ def test_every_number_has_a_source(name):
         ("payload=zeros", "payload 'zeros' is not known"),
         ("payload=ratio=900", "ratio=R"),
         ("samples_per_file=4", "hold many samples a file"),
+        ("samples_per_file=9000000000000000000", "more than 1 PiB"),
         ("size.bytes_max=5GiB", "below 4 GiB"),
         ("size.bytes_min=100", "min_edge of 32 voxels"),
         ("size.distribution=normal", "must be one of"),
