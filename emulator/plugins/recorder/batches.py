@@ -266,9 +266,8 @@ def grouped(visits: Sequence[_Visit], files: Sequence[File]) -> list[Group]:
 def estimated_files(visits: int, distinct: int, per_epoch: float, first: float) -> float:
     """Return how many files a dataset has, of which `visits` found `distinct`.
 
-    The `first` of them, at most `per_epoch` (0: unknown), are to another file each, and the others to any
-    file. Not more than visits of an epoch; `distinct` if all visits found another file and `per_epoch` is not
-    known.
+    The `first` of them, at most `per_epoch` (0: unknown), are to another file each, the others to any file.
+    Not more than `per_epoch`; `distinct` if all found another file and `per_epoch` is not known.
     """
     if distinct == visits:
         return per_epoch or distinct

@@ -35,14 +35,15 @@ def check(written: Written, watch: Watch) -> Written:
 def _compared(written: Written, described: Described, watch: Watch) -> ReplaySpec:
     """Replay the job. Raises SpecError if the two cannot be compared, FeedrateError if the replay fails."""
     loader, pace = _comparable(written)
-    cold = _cold(loader, described)
+    # Of a part of the files, the page cache soon has many that are read again.
+    any_file = bool((described.recorded.rows["place"] == ANY).any())
+    cold = _cold(loader, described, any_file)
     # For ten seconds, but not more than the job's: the more samples have been read, the more are cached.
     steps = min(2000, math.ceil(10 / pace.seconds), loader.steps // loader.ranks)
     replayed = replay(described, loader.ranks, watch.paths(loader.settings), steps, cold)
     # A sample of the replay may be a part of the job's.
     samples = loader.ranks * (pace.samples or loader.settings.batch_size or 1)
-    # Of a part of the files, the page cache soon has many that are read again.
-    from_storage = cold and not _reads_any_file(described)
+    from_storage = cold and not any_file
     differences = _differences(described, loader, pace, replayed)
     if from_storage:
         differences |= _differences_at_the_storage(written.observation, loader, replayed)
@@ -104,15 +105,10 @@ def _comparable(written: Written) -> tuple[Loader, Pace]:
     return loader, pace
 
 
-def _reads_any_file(described: Described) -> bool:
-    """Return True if some visits are to files drawn at random, so that some files are read again."""
-    return bool((described.recorded.rows["place"] == ANY).any())
-
-
-def _cold(loader: Loader, described: Described) -> bool:
+def _cold(loader: Loader, described: Described, any_file: bool) -> bool:
     """True when the job's bytes came from storage, False when they came from memory.
 
-    Raises SpecError if they came from both, or if it is not known.
+    `any_file`: some are of files drawn at random, and read again. Raises SpecError for both, or if unknown.
     """
     if loader.batch_storage_bytes is None:
         raise SpecError(
@@ -124,7 +120,7 @@ def _cold(loader: Loader, described: Described) -> bool:
     first = (loader.first_storage_bytes or 0.0) / batch_bytes
     if share < 0.1 and first < 0.1:
         return False
-    read_again = first >= 0.5 and _reads_any_file(described)
+    read_again = first >= 0.5 and any_file
     if share >= 0.9 or read_again or described.recorded.mapped:
         return True
     raise SpecError(

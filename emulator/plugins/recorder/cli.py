@@ -101,8 +101,7 @@ def _show(written: Written, *, replayed: bool, running: bool) -> None:
 
 def _say(lines: Iterable[str]) -> None:
     """Write lines to stderr, because the job's own output is on stdout."""
-    for line in lines:
-        sys.stderr.write(line + "\n")
+    sys.stderr.writelines(line + "\n" for line in lines)
 
 
 def _answer(written: Written) -> dict[str, Any]:

@@ -85,7 +85,19 @@ def describe(observation: Observation, watch: Watch, name: str, data: Path | Non
             crop=(),
             refill="persistent" if settings.persistent_workers else "epoch",
         ),
-        accelerator=_accelerator(loader, step, batch, together=loader.ranks > 1),
+        accelerator=AcceleratorSpec(
+            name=loader.accelerator or "CPU of the recorded job",
+            step_seconds=step.seconds,
+            step_batch_size=batch,
+            provenance="bound" if step.bound else "recorded",
+            compute="empirical" if step.quantiles else "constant",
+            quantiles=step.quantiles or None,
+            in_flight=step.in_flight,
+            # A thread takes batches that are pinned, while the process computes.
+            taking_seconds=None if settings.pinned else step.taking,
+            together=loader.ranks > 1,
+            host_cpu_seconds=loader.cpu_seconds or None,
+        ),
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),
         sources={
             "access.calls": f"{source}: traced calls",
@@ -146,23 +158,6 @@ def _divided(size: SizeSpec, samples: int) -> SizeSpec:
         bytes_mean=part(size.bytes_mean),
         quantiles=tuple(map(part, size.quantiles)),
         listed=tuple(map(part, size.listed)),
-    )
-
-
-def _accelerator(loader: Loader, step: StepTime, batch: int, *, together: bool) -> AcceleratorSpec:
-    """Return the accelerator of `loader` with this step time for `batch` samples."""
-    return AcceleratorSpec(
-        name=loader.accelerator or "CPU of the recorded job",
-        step_seconds=step.seconds,
-        step_batch_size=batch,
-        provenance="bound" if step.bound else "recorded",
-        compute="empirical" if step.quantiles else "constant",
-        quantiles=step.quantiles or None,
-        in_flight=step.in_flight,
-        # A thread takes batches that are pinned, while the process computes.
-        taking_seconds=None if loader.settings.pinned else step.taking,
-        together=together,
-        host_cpu_seconds=loader.cpu_seconds or None,
     )
 
 

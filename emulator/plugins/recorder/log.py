@@ -27,11 +27,6 @@ _NO_DATA = re.compile(
 """Code, libraries, system files, and what PyTorch, MPI and NCCL share among processes."""
 
 
-def is_data(path: str) -> bool:
-    """Return True if a file may have data."""
-    return _NO_DATA.search(path) is None
-
-
 class Event(NamedTuple):
     """One call, or a border of a batch."""
 
@@ -95,14 +90,12 @@ class CallLog:
 
     def opened(self, process: int, thread: int, fd: int, path: bytes) -> None:
         """Add an open of `path`."""
-        if self.file(path) is not None:
-            self._offsets[process, fd, path] = 0
-            self._add(process, OPEN, thread, path, 0, 0)
+        self._offsets[process, fd, path] = 0
+        self._add(process, OPEN, thread, path, 0, 0)
 
     def sought(self, process: int, fd: int, path: bytes, offset: int) -> None:
         """Set the offset of the next read to `offset` bytes."""
-        if self.file(path) is not None:
-            self._offsets[process, fd, path] = offset
+        self._offsets[process, fd, path] = offset
 
     def read(self, process: int, thread: int, fd: int, path: bytes, offset: int | None, size: int) -> None:
         """Add a read of `size` bytes at `offset`; None: at the file's own offset."""
@@ -142,7 +135,7 @@ class CallLog:
 
 def _size(path: str) -> int:
     """Return the size of a regular data file, or -1 for anything else."""
-    if is_data(path):
+    if _NO_DATA.search(path) is None:
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116  a million of them
             if stat.S_ISREG(status.st_mode):

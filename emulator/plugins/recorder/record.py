@@ -40,8 +40,7 @@ def record_job(
         raise SpecError(f"--data: there is no folder {data}")
     prepare(out, force)
     watch = Watch()
-    early: list[Written] = []
-    failed: list[FeedrateError] = []
+    early: list[Written | FeedrateError] = []
 
     def write_recording(status: int) -> Written:
         written = write(out, watch, status, warmup=warmup, data=data)
@@ -52,19 +51,18 @@ def record_job(
         try:
             early.append(write_recording(0))
         except FeedrateError as error:  # the job runs on
-            failed.append(error)
+            early.append(error)
 
     status = run_job(
         command, watch, steps=steps, warmup=warmup, traced_steps=traced_steps, on_full=write_early
     )
     on_end(status)
-    if failed:
-        raise failed[0]
+    written = early[0] if early else write_recording(status)
+    if isinstance(written, FeedrateError):
+        raise written
     if early:
-        written = replace(early[0], observation=replace(early[0].observation, status=status))
+        written = replace(written, observation=replace(written.observation, status=status))
         save(written)
-    else:
-        written = write_recording(status)
     return check(written, watch) if checked and will_be_checked(written) else written
 
 
