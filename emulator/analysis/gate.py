@@ -41,11 +41,6 @@ class Verdict:
         return {**asdict(self), "verdict": _WORDS[self.status]}
 
 
-def worst(verdicts: Sequence[Verdict]) -> int:
-    """The exit status of several verdicts: one that is not met decides, then one that cannot be told."""
-    return max((verdict.status for verdict in verdicts), default=MET)
-
-
 def require(required: int, result: RunResult) -> Verdict:
     """Decide whether `required` accelerators are fed, at the result's threshold (`threshold_of`)."""
     low, high = fed_range(knee_of(result))

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from emulator import live
-from emulator.analysis.answer import Answer, answer_of, gated
+from emulator.analysis.answer import Answer, answer_of, at_threshold, gated
 from emulator.cli import options
 from emulator.config.catalog import names
 from emulator.config.reader import to_plain
@@ -97,7 +97,7 @@ def ask(
     if status and (force or not storage_is_known(question.out)):  # an older answer may be in OUT
         raise typer.Exit(status)
     measured = measured_in(question.out)
-    measured = replace(measured, storage=gate.applied(measured.storage))
+    measured = replace(measured, storage=at_threshold(measured.storage, gate.threshold))
     _say(question, measured, gate, time.monotonic() - begin)
     if status:  # the trainings failed
         raise typer.Exit(status)

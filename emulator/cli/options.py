@@ -126,10 +126,6 @@ class Gate:
             settings.append(f"training.au_threshold={self.threshold}")
         return settings
 
-    def applied(self, result: RunResult) -> RunResult:
-        """The result with the knee of --threshold."""
-        return at_threshold(result, self.threshold)
-
     def leave(self, answer: Answer, subject: str) -> None:
         """End with the exit status of the answer's verdict; does nothing without --require.
 
@@ -155,7 +151,7 @@ def command_line() -> tuple[str, ...]:
 def show_result(result: RunResult, out: Path, gate: Gate | None = None) -> None:
     """Print the result and where it is, and leave with the gate's status; for programs the whole result."""
     gate = gate or Gate()
-    result = gate.applied(result)
+    result = at_threshold(result, gate.threshold)
     answer = answer_of(result, gate.require)
     if live.for_programs():
         live.answer(plain_result(result, out, answer))

@@ -80,8 +80,7 @@ class ChildProcess(subprocess.Popen[str]):
 def feedrate(*words: str) -> None:
     """Run the command `feedrate WORDS` in a process of its own; raise the FeedrateError that it ended with.
 
-    For callers that may have threads, which a fork would lack. What it says on stderr is passed on. A knee
-    that is not identifiable, and --require that is not met, are no errors: the result has the answer.
+    For callers that may have threads. What it says on stderr is passed on. 9 and 10 are answers, no errors.
     """
     reason = ""
     with ChildProcess(

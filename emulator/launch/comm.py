@@ -49,8 +49,7 @@ class Comm(Whole):
     size: int = 1
     keeps_failure = True
     """True if a rank writes OUT/failure.txt; False if the command that forked the ranks does."""
-    raises = False
-    """True if this process is alone, and its caller gets errors as exceptions."""
+    raises = False  # True for a process alone whose caller gets errors as exceptions
     library: str = ""
     """The MPI library that joins the ranks; empty without MPI."""
     links: HostLinks | None = None

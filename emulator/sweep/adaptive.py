@@ -34,7 +34,7 @@ class Adaptive(Schedule):
         Once there are points, the counts are at the knee, as many as `runs_left` estimates.
         """
         if points:
-            belief = self._belief(points)
+            belief = believe(self._history(points), self._search)
             near = min(self._search.maximum, max(1, round(belief.n_au[1])))
             return (near,) * self._left(points, belief)
         knee = limit if math.isfinite(limit) else self._search.maximum / 2
@@ -47,9 +47,6 @@ class Adaptive(Schedule):
         first = next_count((), self._search)
         assert isinstance(first, int)
         return (first, *[min(self._search.maximum, max(1, round(knee)))] * (runs - 1))
-
-    def _belief(self, points: Sequence[Point]) -> Belief:
-        return believe(self._history(points), self._search)
 
     def _left(self, points: Sequence[Point], belief: Belief) -> int:
         """Return the runs left if each narrows the interval as much as the next one is expected to."""
@@ -67,7 +64,7 @@ class Adaptive(Schedule):
         """Return the present estimate of the knee, and the approximate number of runs left."""
         if not points:
             return "looking for the knee"
-        belief = self._belief(points)
+        belief = believe(self._history(points), self._search)
         left = self._left(points, belief)
         low, _, high = belief.n_au
         where = f"knee between {low:.3g} and {high:.3g} (95 %)"

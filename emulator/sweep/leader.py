@@ -92,21 +92,21 @@ class Leader:
             self._folder.update(environment=environment)
 
     @property
-    def _points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[Point, ...]:
         return self._folder.result.points
 
     @property
     def number(self) -> int:
         """Return the number of the next point."""
-        return len(self._points)
+        return len(self.points)
 
     def next_run(self) -> tuple[int, float] | None:
         """Return the process count of the next point, and the seconds for it; None when the sweep is done."""
-        count = self._schedule.next_count(self._points)
+        count = self._schedule.next_count(self.points)
         if count is not None:
-            live.say(f"{self._schedule.outlook(self._points)}: {counted(count, 'rank')}")
+            live.say(f"{self._schedule.outlook(self.points)}: {counted(count, 'rank')}")
             # The present count is the first of those expected; the time of the others is estimated.
-            self._later = self._schedule.expected(self._points, self._pace.limit)[1:]
+            self._later = self._schedule.expected(self.points, self._pace.limit)[1:]
             self._length, self._recent = self._pace.steps(count), np.zeros(0, STEP)
             self._point_begin = self._first_step = time.monotonic()
             self._ranks, self._step = count, 0
@@ -123,9 +123,9 @@ class Leader:
         """Return how far the sweep is. Another thread calls this."""
         seconds = time.monotonic() - self._begin
         if not self._ranks:
-            doing = f"{counted(len(self._points), 'run')} done" if self._step else "starting"
+            doing = f"{counted(len(self.points), 'run')} done" if self._step else "starting"
             return Now(verb=self._job.kind, doing=doing, seconds=seconds)
-        points = self._points
+        points = self.points
         left = self._seconds_left(points)
         step = min(self._step + 1, self._length)
         now = Now(
@@ -167,8 +167,8 @@ class Leader:
 
     def add(self, measured: Point) -> None:
         """Classify the limit of a measured point, store it and print it. Raises StorageError."""
-        self._conclude((*self._points, measured))
-        point = self._points[-1]
+        self._conclude((*self.points, measured))
+        point = self.points[-1]
         self._pace.took(time.monotonic() - self._point_begin, point)
         live.say(
             f"  {counted(point.ranks, 'rank')}: "
@@ -194,7 +194,7 @@ class Leader:
         """
         if self._job.storage.emulated or self._folder.result.probe:
             return None  # its limits are known
-        waited = any(point.bound and point.bound.kind in UNPROBED for point in self._points)
+        waited = any(point.bound and point.bound.kind in UNPROBED for point in self.points)
         is_search = not self._schedule.certain
         return self._reading.request_bytes if waited or is_search else None
 
@@ -202,11 +202,11 @@ class Leader:
         """Store the results of a probe, and classify the storage's limits with it. Raises StorageError."""
         self._folder.update(probe=probe)
         self._pace.probed(probe)
-        self._conclude(self._points)
+        self._conclude(self.points)
 
     def say_verdict(self) -> None:
         """Print why the sweep ended, after the last line of progress."""
-        if verdict := self._schedule.verdict(self._points):
+        if verdict := self._schedule.verdict(self.points):
             live.say(f"done: {verdict}")
 
 

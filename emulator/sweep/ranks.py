@@ -45,7 +45,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         dataset = open_together(world, job.dataset)
         opened = partial(leader.open, dataset, hosts, memory, world) if leader else None
         with entered(world, opened) as folder:
-            number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
+            number, part = world.bcast((len(leader.points), next_part(job.out)) if leader else None)
             part += list(dict.fromkeys(hosts)).index(hosts[world.rank])  # each host writes its own
             # OUT may be another folder on another host: its first rank looks for the result there.
             sees_out = world.all(np.array([world.node().rank > 0 or (job.out / RESULT).is_file()]))

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from emulator import live
-from emulator.analysis.gate import worst
 from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.plugins.page import compare as comparing
@@ -130,7 +129,8 @@ def compare(
         subject = comparison.results[0].name
         write_junit(junit, subject, comparison.verdicts, comparison.answer.lines)
     if share is not None:
-        raise typer.Exit(worst(comparison.verdicts))
+        # One that is not met (10) decides, then one that cannot be told (9).
+        raise typer.Exit(max(verdict.status for verdict in comparison.verdicts))
 
 
 def _show(document: Document, paths: Mapping[str, Path]) -> None:
