@@ -45,7 +45,7 @@ def test_halving_finds_the_largest_count_that_is_fed(feeds):
     schedule.cost = lambda ranks, points: 1.0
     while (count := schedule.next_count(points)) is not None:
         points.append(SimpleNamespace(ranks=count, x_ideal=1.0 if count <= feeds else 0.5))
-    assert fed_between(points, 0.9)[0] == feeds and len(points) <= 6
+    assert fed_between(points, 0.9)[0] == feeds and len(points) <= 7
 
 
 def test_a_count_that_was_fed_once_is_fed():
@@ -61,9 +61,9 @@ def test_no_run_begins_that_would_not_end_in_time():
     schedule = Halving(12, 0.9, clock, 60.0)
     schedule.cost = lambda ranks, points: 5.0 * ranks
     assert schedule.next_count([]) == 1
-    fed = SimpleNamespace(ranks=1, x_ideal=1.0)
-    assert schedule.next_count([fed]) == 12
-    clock.time = 40.0
-    assert schedule.next_count([fed]) == 4, "20 s are left"
+    fed = SimpleNamespace(ranks=4, x_ideal=1.0)
+    assert schedule.next_count([fed]) == 8
+    clock.time = 25.0
+    assert schedule.next_count([fed]) == 7, "35 s are left"
     clock.time = 55.0
-    assert schedule.next_count([fed]) is None, "one rank is known"
+    assert schedule.next_count([fed]) is None, "four ranks are known"
