@@ -23,6 +23,8 @@ class Group:
 class ThreadComm:
     """Ranks as threads; `nodes` are the numbers of ranks on each, one by default."""
 
+    raises = False
+
     def __init__(self, group, rank, nodes=()):
         self.group, self.rank, self.size = group, rank, group.size
         self.nodes = nodes or (1,) * group.size
