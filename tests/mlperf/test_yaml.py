@@ -16,7 +16,7 @@ from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import FeedrateError, SpecError
-from emulator.plugins.mlperf.bounded import parse_json
+from emulator.plugins.mlperf.bounded import parse_json, parse_yaml
 from emulator.plugins.mlperf.config import read_config
 from emulator.plugins.mlperf.workload import Converted, convert, recipe_text
 
@@ -182,7 +182,7 @@ def test_hostile_yaml_is_refused_in_one_line(tmp_path, case):
     assert not (tmp_path / "pwned").exists()
 
 
-VALUES = ("1e999", "9" * 5000, "1" + "0" * 30, '1, "a": 2', r'"\ud800"', r'"\u0000"')
+VALUES = ("Infinity", "1e999", "9" * 5000, "1" + "0" * 30, '1, "a": 2', r'"\ud800"', r'"\u0000"')
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, *(f'{{"a": {value}}}' for value in VALUES), "{", ""])
@@ -190,6 +190,11 @@ def test_hostile_json_is_refused(text):
     with pytest.raises(SpecError) as raised:
         parse_json(text, "x.json")
     assert len(str(raised.value)) < 400
+
+
+def test_a_key_that_is_a_number_and_text_is_refused():
+    with pytest.raises(SpecError, match="same key"):
+        parse_yaml("0x1: a\n'1': b\n", "x.yaml")
 
 
 TOKENS = [*"{[]}:|%-~\n\t", "&a", "*a", "!!", "- ", "  ", "<<: ", "? ", "0x", "1e9", "9" * 20, ".inf"]

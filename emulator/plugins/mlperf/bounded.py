@@ -77,8 +77,7 @@ def parse_json(text: str, name: str) -> Any:
         return dict(pairs)
 
     try:
-        # DLIO writes NaN for the mean of no checkpoints.
-        value = json.loads(text, object_pairs_hook=without_duplicates, parse_constant=lambda _: None)
+        value = json.loads(text, object_pairs_hook=without_duplicates, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{name}: not valid JSON", _summary(error)) from None
     return _checked(value, name)
@@ -103,6 +102,11 @@ def _read_text(path: Path, limit: int) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not UTF-8 text") from None
+
+
+def _constant(word: str) -> float | None:
+    """Return None for NaN, which DLIO writes for the mean of no checkpoints; infinity is refused later."""
+    return None if word == "NaN" else float(word)
 
 
 def _summary(error: Exception) -> str:
@@ -133,6 +137,8 @@ def _checked_table(value: dict[Any, Any], name: str, depth: int) -> dict[str, An
         if type(key) not in (str, int):
             raise SpecError(f"{name}: a table with a key that is neither text nor a whole number")
         text = _checked(str(key), name)
+        if text in table:
+            raise SpecError(f"{name}: a table with the same key as a number and as text")
         checked = _checked(item, name, depth + 1)
         table[text] = MASK if names_secret(text) and checked is not None else checked
     return table
