@@ -82,11 +82,14 @@ class Inconclusive(FeedrateError):
     meaning = "the runs do not answer the question"
 
 
+NOT_MET = 10
+"""Exit status of a gate that was not met."""
+
 _kinds: list[type[FeedrateError]] = [FeedrateError, *FeedrateError.__subclasses__()]
 EXIT_STATUS = {
     0: "done",
     **{error.exit_code: error.meaning for error in _kinds},
-    10: "--require N is not met",
+    NOT_MET: "--require N is not met",
     130: "interrupted (Ctrl-C); 128 + N: ended by signal N",
 }
 """Exit status of the command -> its meaning."""

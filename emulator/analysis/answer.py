@@ -234,7 +234,8 @@ def _read(points: Sequence[Point]) -> str:
     text = f"{processes} read {show_rate(rate)}"
     if not 0 < last.ideal_samples_per_second < math.inf:
         return text
-    share, au = (sum(getattr(point, name) for point in points) / len(points) for name in ("x_ideal", "au"))
+    share = sum(point.x_ideal for point in points) / len(points)
+    au = sum(point.au for point in points) / len(points)
     return f"{text}, {100 * share:.3g} % of {whose} demand, {show_au(replace(last, au=au))}"
 
 

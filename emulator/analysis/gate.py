@@ -13,10 +13,11 @@ from emulator.analysis.evidence import limited_by_client, usable
 from emulator.analysis.flags import invalid
 from emulator.analysis.knee import NO_KNEE, means, whole_accelerators
 from emulator.analysis.variation import PRIOR_DEVIATION
+from emulator.errors import NOT_MET, Inconclusive
 from emulator.record.result import Knee, KneeKind, Point, RunResult
 
-MET, UNKNOWN, NOT_MET = 0, 9, 10
-"""Exit statuses."""
+MET, UNKNOWN = 0, Inconclusive.exit_code
+"""Exit statuses, with NOT_MET."""
 TWO_SIDED = 1.96
 """Standard deviations of a 95 % interval."""
 _WORDS = {MET: "met", NOT_MET: "not met", UNKNOWN: "cannot be told from these runs"}

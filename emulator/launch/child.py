@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from emulator import live
-from emulator.errors import FeedrateError, Inconclusive, StorageError
+from emulator.errors import NOT_MET, FeedrateError, Inconclusive, StorageError
 from emulator.launch.process import die_with_parent
 from emulator.units import show_seconds
 
@@ -100,7 +100,7 @@ def feedrate(*words: str) -> None:
         except BaseException:  # Ctrl-C
             process.terminate()
             raise
-    if status not in (0, Inconclusive.exit_code, 10):
+    if status not in (0, Inconclusive.exit_code, NOT_MET):
         kinds = {error.exit_code: error for error in FeedrateError.__subclasses__()}
         ended = f"feedrate {words[0]} ended with status {status}"
         raise kinds.get(status, FeedrateError)(reason or ended)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from emulator.analysis.gate import NOT_MET, UNKNOWN, Verdict
+from emulator.analysis.gate import UNKNOWN, Verdict
+from emulator.errors import NOT_MET
 from emulator.record.out import write_output
 from emulator.text import printable
 

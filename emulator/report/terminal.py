@@ -11,7 +11,8 @@ from itertools import zip_longest
 from typing import Any
 
 from emulator.analysis.answer import Answer
-from emulator.analysis.gate import MET, NOT_MET, UNKNOWN
+from emulator.analysis.gate import MET, UNKNOWN
+from emulator.errors import NOT_MET
 from emulator.launch.launched import started_by_mpi
 from emulator.report.table import Table, heading, markdown
 from emulator.text import PrintableStream, markdown_text, shown

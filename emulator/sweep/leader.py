@@ -93,12 +93,8 @@ class Leader:
 
     @property
     def points(self) -> tuple[Point, ...]:
+        """Points so far."""
         return self._folder.result.points
-
-    @property
-    def number(self) -> int:
-        """Return the number of the next point."""
-        return len(self.points)
 
     def next_run(self) -> tuple[int, float] | None:
         """Return the process count of the next point, and the seconds for it; None when the sweep is done."""

@@ -90,8 +90,9 @@ def _measure_points(
         until = time.monotonic() + seconds
         active = world.rank in order[:count]
         group = world.split(0 if active else 1)
-        measured = (job, dataset, number, group, spool, progress, world.links, until)
-        point = run_point(*measured) if active else None
+        point = None
+        if active:
+            point = run_point(job, dataset, number, group, spool, progress, world.links, until)
         if leader and point:
             leader.add(point)
         number += 1

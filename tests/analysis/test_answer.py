@@ -12,8 +12,9 @@ from points import RATE, SAMPLE_BYTES, point
 from synthetic_results import result
 
 from emulator.analysis.answer import answer_of, at_threshold, gated, named
-from emulator.analysis.gate import MET, NOT_MET, UNKNOWN, require, threshold_of
+from emulator.analysis.gate import MET, UNKNOWN, require, threshold_of
 from emulator.analysis.knee import find_knee, whole_accelerators
+from emulator.errors import NOT_MET
 from emulator.record.result import Bound, Flag, Point, RunResult
 from emulator.units import show_rate
 

@@ -9,8 +9,9 @@ from points import point
 from synthetic_results import result
 
 from emulator.analysis.answer import answer_of
-from emulator.analysis.gate import MET, NOT_MET, UNKNOWN, no_worse, require
+from emulator.analysis.gate import MET, UNKNOWN, no_worse, require
 from emulator.analysis.knee import NO_KNEE
+from emulator.errors import NOT_MET
 from emulator.record.result import Bound, Knee
 
 KNEE = Knee(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from emulator.analysis.gate import NOT_MET, Verdict
+from emulator.analysis.gate import Verdict
+from emulator.errors import NOT_MET
 from emulator.report.junit import write_junit
 from emulator.report.table import Column, Table, markdown, to_csv
 from emulator.report.terminal import Text, as_markdown

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_results import PAGES, plain_sweep
 
-from emulator.analysis.gate import MET, NOT_MET, UNKNOWN, Verdict
+from emulator.analysis.gate import MET, UNKNOWN, Verdict
+from emulator.errors import NOT_MET
 from emulator.record.result import Bound
 from emulator.report.junit import write_junit
 from emulator.report.metrics import as_openmetrics

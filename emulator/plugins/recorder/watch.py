@@ -244,7 +244,7 @@ class Watch:
         used = [(loader.track.rows[0][4], key) for key, loader in self.loaders.items() if loader.track.rows]
         for first, key in sorted(used):
             loader = self.loaders[key]
-            ends = latest[key[0], loader.settings]
+            ends = latest[key[0], replace(loader.settings, beside=0)]
             beside = next((number for number, end in enumerate(ends) if end < first), len(ends))
             ends[beside : beside + 1] = [loader.track.rows[-1][4]]
             # Ranks that have files of their own may have a few more or less.

@@ -23,6 +23,7 @@ BESIDE = "system.toml"
 
 
 def is_result(name: str) -> bool:
+    """Return True for a result's folder or its run.json, False for a system."""
     return Path(name).name == RESULT or (Path(name) / RESULT).is_file()
 
 
